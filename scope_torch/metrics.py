@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from scope_torch.errors import InputError
+
 # A minus sign, the dashes that stand for it, and letters that stand for an apostrophe.
 _ALIKE = str.maketrans(dict.fromkeys("−‐‑‒–", "-") | dict.fromkeys("´ʻʼ", "'"))
 _SUPERSCRIPT = re.compile(r"(?<=\d)(?=[⁰¹²³⁴-⁹⁻])")
@@ -100,12 +102,18 @@ def number(relative_tolerance: float = 1e-6) -> Callable[[Any, Any], float]:
     Args:
         relative_tolerance: Numbers that differ by less than this, relative to the larger, agree.
 
+    Raises:
+        InputError: If it is not in [0, 1): 5% is 0.05.
+
     Examples:
         >>> number()("1200", "So the answer is 1,200.")
         1.0
         >>> number()("5", "x = -5"), number()("19", "COVID-19")
         (0.0, 1.0)
     """
+    told: Any = relative_tolerance
+    if not (isinstance(told, int | float) and 0 <= told < 1):
+        raise InputError(f"relative_tolerance={told!r} must lie in [0, 1); 0.05 is 5%")
 
     def last_number_agrees(expected: Any, output: Any) -> float:
         wanted, said = _last_number(expected), _last_number(output)

@@ -1,7 +1,10 @@
 """What the metrics for `select` call equal: letters, signs, numbers, other alphabets."""
 
+import math
+
 import pytest
 
+from scope_torch.errors import InputError
 from scope_torch.metrics import contains, exact_match, normalised, number, token_f1
 
 SAME = [
@@ -83,6 +86,12 @@ def test_a_letter_of_a_choice_is_found_and_an_article_is_not_one():
 )
 def test_the_last_number_has_its_own_sign_and_commas(expected, output, right):
     assert number()(expected, output) == right
+
+
+@pytest.mark.parametrize("tolerance", [1, 5, -0.1, math.nan, "0.1", None])
+def test_a_tolerance_with_which_all_numbers_agree_is_refused(tolerance):
+    with pytest.raises(InputError, match=r"relative_tolerance=.* 0\.05 is 5%"):
+        number(tolerance)
 
 
 @pytest.mark.parametrize("text", [",111" * 30000 + ",1", "c" + "+" * 100000, "a " * 50000])
