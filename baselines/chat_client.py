@@ -30,9 +30,9 @@ MAX_WAIT_S = 60.0
 class _Refused(Exception):
     """No response, or one of no use; the next attempt may go better."""
 
-    def __init__(self, reason: str, wait_s: float | None = None) -> None:
+    def __init__(self, reason: str, wait_s: float | None = None, answered: bool = False) -> None:
         super().__init__(reason)
-        self.wait_s = wait_s
+        self.wait_s, self.answered = wait_s, answered
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -89,12 +89,18 @@ class CompletionsClient:
             InputError: If there is no key, or the server cannot be used.
         """
         request = self._request({**body, "n": n} if n > 1 else body)
+        of_no_use = 0  # responses that are billed all the same
         for attempt in range(self._retries + 1):
             try:
                 completion = _completion(self._send(request), n)
-                texts = (without_key(text, self._api_key_env) for text in completion.texts)
-                return replace(completion, texts=tuple(texts))
+                return replace(
+                    completion,
+                    texts=tuple(without_key(text, self._api_key_env) for text in completion.texts),
+                    requests=completion.requests + of_no_use,
+                    requests_without_usage=completion.requests_without_usage + of_no_use,
+                )
             except _Refused as refused:
+                of_no_use += refused.answered
                 if attempt == self._retries:
                     raise InputError(
                         f"{self.base_url} {refused}, {attempt + 1} times; try again later, or "
@@ -122,7 +128,7 @@ class CompletionsClient:
             reason = getattr(error, "reason", error)
             raise _Refused(f"cannot be reached ({type(reason).__name__})") from None
         if len(content) > MAX_RESPONSE_BYTES:
-            raise _Refused(f"sent more than {MAX_RESPONSE_BYTES} bytes")
+            raise _Refused(f"sent more than {MAX_RESPONSE_BYTES} bytes", answered=True)
         return content
 
     def _failure(self, error: urllib.error.HTTPError) -> Exception:
@@ -158,7 +164,7 @@ def _completion(content: bytes, n: int) -> Replies:
         if not texts or not all(isinstance(text, str) for text in texts):
             raise ValueError("no replies")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _Refused("sent a malformed response") from None
+        raise _Refused("sent a malformed response", answered=True) from None
     usage = usage_of(response)
     if usage is None:
         return Replies(texts, requests=1, requests_without_usage=1)

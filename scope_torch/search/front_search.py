@@ -114,7 +114,7 @@ class ScopeFront(SequentialOptimizer):
         self.b = positive("b", b)
         self.widenings = whole_number("widenings", widenings, 0, MOST_WIDENINGS)
         self._posterior, self._initial_pool = posterior, pool
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(self.seed)
         self._query_order = self._random_order()
         self._failing, self._allowed = FailingLLMs(problem), problem.rule
         self._pool = self._draw()

@@ -80,7 +80,7 @@ class SCOPE(SequentialOptimizer):
         self.prune, self.batch_size = prune, batch_size
         self.belief, self.rules, self.known = belief, rules, rules.known
         self._choice, self._initial_pool, self._first_u_out = choice, pool, u_out
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(problem.num_queries, generator=self._generator)
         self._query_order: list[int] = order.tolist()
         self._theta_out, self._certified = problem.theta_ref, False

@@ -12,6 +12,8 @@ from scope_torch.baselines.abacus import Abacus
 from scope_torch.baselines.llambo import make_llambo
 from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.errors import InputError
+from scope_torch.front_method import make_scope_front
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.runner import run
 from scope_torch.testing import OptimizerConformance, drive
 
@@ -22,7 +24,14 @@ class TestRandomSearch(OptimizerConformance):
         return lambda problem, seed: RandomSearch(problem, seed=seed)
 
 
-@pytest.mark.parametrize("make", [RandomSearch, Abacus, make_llambo])
+def ours(make):
+    return lambda problem, seed: make(problem, base=[of[0] for of in problem.llms], seed=seed)
+
+
+OURS = [ours(make) for make in (make_scope, make_scope_joint, make_scope_front)]
+
+
+@pytest.mark.parametrize("make", [RandomSearch, Abacus, make_llambo, *OURS])
 def test_a_seed_of_numpy_is_that_number(make):
     problem = make_task(2, (3, 4), 5).problem
     one, other = make(problem, seed=np.int64(3)), make(problem, seed=3)
