@@ -220,7 +220,7 @@ def _call_usd(setup: Setup, before: Before) -> float:
     if not seconds:
         raise InputError(
             f"hour_usd={hour_usd}: nobody knows how long a run takes, because the answers of the "
-            "reference are known from elsewhere; leave it out"
+            "reference are known from elsewhere, or were not timed then; leave it out"
         )
     (width,) = setup.at_a_time.values()  # of in_flight, or of batch_size
     return float(hour_usd) / 3600 * statistics.fmean(seconds) / width
