@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from scope_torch.errors import InputError, whole_number
+from scope_torch.errors import InputError
 from scope_torch.evaluators.live import LiveEvaluator
 from scope_torch.llm.choices import llm_of
 from scope_torch.llm.client import OpenAIClient
@@ -106,7 +106,7 @@ def compound_task(
         >>> task.problem.modules, task.problem.num_queries
         (('parse', 'cloze', 'answer'), 98)
     """
-    _check_choices(dataset, evaluator, reference_quality, reference_cost_usd)
+    _check_choices(dataset, evaluator, num_queries, reference_quality, reference_cost_usd)
     load, make_system = DATASETS[dataset]
     graph = _call(make_system, system, f"the system of {dataset}")
     modules = tuple(module.name for module in graph.modules)
@@ -115,9 +115,6 @@ def compound_task(
         what = name, table, modules, reference, epsilon, num_queries, llms
         return _recorded(*what, outcome_columns=outcome_columns)
     loaded = _call(load, data, f"the loader of {dataset}")
-    if num_queries is not None:  # of which a part, never fewer than are asked for
-        most = len(loaded.queries)
-        num_queries = whole_number("num_queries", num_queries, 1, most, f", those of {dataset}")
     prices = load_llms(price_file)
     names = tuple(llm_of(prices, name).name for name in (prices if llms is None else llms))
     candidates = (names,) * len(modules)
@@ -157,6 +154,7 @@ def compound_task(
 def _check_choices(
     dataset: str,
     evaluator: str,
+    num_queries: int | None,
     reference_quality: float | None,
     reference_cost_usd: float | None,
 ) -> None:
@@ -164,6 +162,8 @@ def _check_choices(
         raise InputError(f"no data set {dataset!r}; there are {list(DATASETS)}")
     if evaluator not in ("live", "recorded"):
         raise InputError(f"evaluator={evaluator!r} must be live or recorded")
+    if num_queries is not None and num_queries < 1:
+        raise InputError(f"num_queries={num_queries}: need at least one query")
     if (reference_quality is None) != (reference_cost_usd is None):
         raise InputError(
             f"reference_quality={reference_quality}, reference_cost_usd={reference_cost_usd}: give "
