@@ -33,20 +33,18 @@ RHO = 0.5
 EPSILON, QUERIES = 0.1, 24
 FLIPS = (0.0, 0.02, 0.1)  # chance that an answer is the other one
 _THEORY = {"mode": "theory", "delta": DELTA}
-# The searches as they were made.
-_EARLIER = {"verify": 0, "calibration_queries": None, "cost_scale": "least_squares"}
 _SEQUENCE = {"certificate": "sequence", "bounds": {"delta": DELTA}}
 CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
     "scope, tuned": (make_scope, {}),
     "scope, theory (realised gain)": (make_scope, {"bounds": {**_THEORY, "gain": "realised"}}),
     "scope, sequence": (make_scope, {**_SEQUENCE, "told": True}),
-    "scope_joint, credible": (make_scope_joint, {"certificate": "bounds", **_EARLIER}),
+    "scope_joint, credible": (make_scope_joint, {"certificate": "bounds"}),
     "scope_joint, theory (rho = 0.5)": (
         make_scope_joint,
-        {"bounds": _THEORY, "rho": RHO, **_EARLIER},
+        {"bounds": _THEORY, "rho": RHO},
     ),
-    "scope_joint, sequence": (make_scope_joint, {**_SEQUENCE, "told": True, **_EARLIER}),
-    "scope_joint, sequence, flips not declared": (make_scope_joint, {**_SEQUENCE, **_EARLIER}),
+    "scope_joint, sequence": (make_scope_joint, {**_SEQUENCE, "told": True}),
+    "scope_joint, sequence, flips not declared": (make_scope_joint, {**_SEQUENCE}),
 }
 
 
