@@ -107,12 +107,12 @@ def _tuning_on_recordings() -> list[Cell]:
 
 def _peers_on_restaurant() -> list[Cell]:
     """The peers as on the recordings for reporting; without Ax, which takes minutes a run."""
-    peers = [(name, given) for name, given in CHOSEN_ON_RECORDINGS.items() if name != "ax"]
-    cells = (
-        on_recordings(RECORDED_DEVELOPMENT[:1], {name: ()}, range(20), given)
-        for name, given in peers
-    )
-    return [cell for of in cells for cell in of]
+    return [
+        cell
+        for name, given in CHOSEN_ON_RECORDINGS.items()
+        if name != "ax"
+        for cell in on_recordings(RECORDED_DEVELOPMENT[:1], {name: ()}, range(20), given)
+    ]
 
 
 # Rules for the half-widths of `scope`: b_g, b_c, and the fraction of c(theta_0) that b_c is.

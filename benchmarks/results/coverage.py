@@ -44,7 +44,7 @@ CERTIFICATES: dict[str, tuple[Any, dict[str, Any]]] = {
         {"bounds": _THEORY, "rho": RHO},
     ),
     "scope_joint, sequence": (make_scope_joint, {**_SEQUENCE, "told": True}),
-    "scope_joint, sequence, flips not declared": (make_scope_joint, {**_SEQUENCE}),
+    "scope_joint, sequence, flips not declared": (make_scope_joint, _SEQUENCE),
 }
 
 
