@@ -31,14 +31,18 @@ def _are(*kinds: Any) -> Callable[[Any], bool]:
     return lambda value: is_list(value) and all(isinstance(one, kinds) for one in value)
 
 
+def _is_path(value: Any) -> bool:
+    """Whether it is a path; an empty one would be the current folder."""
+    return isinstance(value, Path) or (isinstance(value, str) and value != "" and "\0" not in value)
+
+
 def _is_endpoint(value: Any) -> bool:
     is_url = isinstance(value, str) and value.startswith(("http://", "https://"))
     return is_url or hasattr(value, "ledger")
 
 
-_IS_PATH, _IS_CALLABLE = _is(str, Path), callable
 _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "metric": (_IS_CALLABLE, "a function, such as metrics.exact_match"),
+    "metric": (callable, "a function, such as metrics.exact_match"),
     "judge": (_is(str), "the name of an LLM"),
     "metric_version": (_is(str), "a text, such as '1'"),
     "constraints": (_are(str, Constraint), "a list, such as ['latency_s <= 2 cap 10']"),
@@ -57,9 +61,12 @@ _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a concurrent.futures.Executor, such as client.get_executor() of Dask, or a function that "
         "makes one",
     ),
-    "optimizer": (_IS_CALLABLE, "a function that makes a search for a problem"),
-    "run_dir": (_IS_PATH, "a path"),
-    "continue_from": (lambda value: _IS_PATH(value) or _are(str, Path)(value), "a path, or a list"),
+    "optimizer": (callable, "a function that makes a search for a problem"),
+    "run_dir": (_is_path, "a path"),
+    "continue_from": (
+        lambda value: _is_path(value) or (_are(str, Path)(value) and all(map(_is_path, value))),
+        "a path, or a list",
+    ),
     "name": (_is(str), "a text"),
     "progress": (_is(bool), "True or False"),
     "callbacks": (_are(object), "a list of trackers"),

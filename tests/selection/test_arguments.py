@@ -10,6 +10,7 @@ from scope_torch.errors import InputError
 from scope_torch.selection.plan import Plan
 
 NONSENSE = {"None": None, "5": 5, "x": "x", "[]": [], "{}": {}, "object": object(), "[5]": [5]}
+NONSENSE |= {"empty": "", "a NUL": "a\0b"}
 # What is no nonsense.
 TAKEN = {
     *((name, "None") for name, p in inspect.signature(st.select).parameters.items()
@@ -18,6 +19,7 @@ TAKEN = {
     *(("in_flight", "5"), ("hour_usd", "5")),
     *(("repeats", "5"), ("budget_usd", "5"), ("judge", "x"), ("metric_version", "x")),
     ("reference_queries", "5"),
+    *((name, kind) for name in ("name", "metric_version") for kind in ("empty", "a NUL")),
     *(("name", "x"), ("run_dir", "x"), ("constraints", "[]"), ("optional_modules", "[]")),
     ("time_limit", "5"),
     *(("continue_from", "[]"), ("continue_from", "None"), ("callbacks", "[]")),
