@@ -24,6 +24,22 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 MARK = r"^'('*[=+\-@\t\r])"  # what `plain_text` puts the group in the place of
 
 
+def is_path(value: Any) -> bool:
+    """Whether it is a path; an empty text would be the current folder."""
+    return isinstance(value, str | Path) and str(value) != "" and "\0" not in str(value)
+
+
+def path_of(name: str, value: Any) -> Path:
+    """The path that an argument has.
+
+    Raises:
+        InputError: If it is none.
+    """
+    if not is_path(value):
+        raise InputError(f"{name}={value!r} must be a path")
+    return Path(value)
+
+
 def no_link(path: str, flags: int) -> int:
     """An `opener` for `open` that refuses a link."""
     return os.open(path, flags | _NO_LINK, 0o666)

@@ -38,7 +38,7 @@ from scope_torch.cli.quoting import refuse_changed_names
 from scope_torch.cli.registry import config_dir, register
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
-from scope_torch.files import write_atomically
+from scope_torch.files import path_of, write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -111,7 +111,7 @@ def _job(cfg: DictConfig) -> str | None:
     directory = None
     try:
         overrides = list(HydraConfig.get().overrides.task)  # raises for a wrong interpolation
-        enter_folder(HydraConfig.get().runtime.cwd, Path(cfg.output_dir))
+        enter_folder(HydraConfig.get().runtime.cwd, path_of("output_dir", cfg.output_dir))
         directory = run_dir(cfg, overrides)
         limit_threads(HydraConfig.get().launcher)
         refuse_new_keys(overrides)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from scope_torch.errors import InputError
-from scope_torch.files import write_atomically
+from scope_torch.files import path_of, write_atomically
 from scope_torch.observation import to_lines
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, write_json
@@ -60,7 +60,7 @@ def known_from(
     """
     paths = [paths] if isinstance(paths, Path | str) else list(paths)
     names = _resolved(paths)
-    folder = None if run_dir is None else Path(run_dir)
+    folder = None if run_dir is None else path_of("run_dir", run_dir)
     refuse_itself(paths, folder)
     kept = None if folder is None else _kept(folder, names, evaluator)
     if kept is None:
@@ -102,7 +102,7 @@ def refuse_others(paths: Sequence[Path | str], folder: Path) -> None:
 
 
 def _resolved(paths: Sequence[Path | str]) -> list[str]:
-    return list(dict.fromkeys(str(Path(path).resolve()) for path in paths))
+    return list(dict.fromkeys(str(path_of("continue_from", path).resolve()) for path in paths))
 
 
 def _grades_in(folder: Path | None, held_out: bool) -> Path | None:

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from scope_torch.errors import InputError, check_numbers
+from scope_torch.files import path_of
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.result import RunResult
@@ -93,7 +94,7 @@ def run(
     deadline = deadline_of(time_limit)
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
-    run_dir = None if run_dir is None else Path(run_dir)
+    run_dir = None if run_dir is None else path_of("run_dir", run_dir)
     told = getattr(optimizer, "known", None)
     known = told if isinstance(told, Known) else None  # a search of a user may call anything so
     _check_fresh(known, evaluator)

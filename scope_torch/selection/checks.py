@@ -13,6 +13,7 @@ from typing import Any, SupportsFloat, SupportsIndex
 
 from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
+from scope_torch.files import is_path
 from scope_torch.llm.price_list import PriceList
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -29,11 +30,6 @@ def _are(*kinds: Any) -> Callable[[Any], bool]:
     """Whether a value is a list of such elements."""
     is_list = _is(list, tuple, set, frozenset)
     return lambda value: is_list(value) and all(isinstance(one, kinds) for one in value)
-
-
-def _is_path(value: Any) -> bool:
-    """Whether it is a path; an empty one would be the current folder."""
-    return isinstance(value, Path) or (isinstance(value, str) and value != "" and "\0" not in value)
 
 
 def _is_endpoint(value: Any) -> bool:
@@ -62,9 +58,9 @@ _TAKES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "makes one",
     ),
     "optimizer": (callable, "a function that makes a search for a problem"),
-    "run_dir": (_is_path, "a path"),
+    "run_dir": (is_path, "a path"),
     "continue_from": (
-        lambda value: _is_path(value) or (_are(str, Path)(value) and all(map(_is_path, value))),
+        lambda value: is_path(value) or (_are(object)(value) and all(map(is_path, value))),
         "a path, or a list",
     ),
     "name": (_is(str), "a text"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
-from scope_torch.files import inside
+from scope_torch.files import inside, path_of
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome
 from scope_torch.search.optimizer import Described, TraceRow
@@ -42,7 +42,7 @@ class TensorBoardTracker(Callback):
                 "tracking=tensorboard needs TensorBoard: pip install 'scope-torch[tensorboard]'"
             ) from error
         self._make_writer = tensorboard.SummaryWriter
-        self._folder = inside(Path(run_dir), "tensorboard")
+        self._folder = inside(path_of("run_dir", run_dir), "tensorboard")
         self._writer: SummaryWriter | None = None
         self._problem: SelectionProblem | None = None
 

@@ -17,6 +17,7 @@ from scope_torch.observation import Observation, Request
 from scope_torch.runs import opening
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.directory import read_settings
+from scope_torch.runs.earlier import known_from
 from scope_torch.runs.journal import Journal
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import TraceRow
@@ -242,6 +243,20 @@ def test_a_budget_that_is_no_amount_is_refused(budget, tmp_path):
     with pytest.raises(InputError, match=rf"budget_usd={budget!r} must be a (positive )?number"):
         search(budget=budget, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", 5])
+def test_what_is_no_path_is_refused_before_anything_is_paid(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    evaluator = CountingEvaluator(TASK)
+    with pytest.raises(InputError, match=r"run_dir=.* must be a path"):
+        search(evaluator, run_dir=path)
+    with pytest.raises(InputError, match=r"run_dir=.* must be a path"):
+        known_from([], TASK.problem, evaluator, run_dir=path)
+    with pytest.raises(InputError, match=r"continue_from=.* must be a path"):
+        known_from([path], TASK.problem, evaluator)
+    assert not evaluator.paid
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_directory_that_cannot_be_written_is_refused_before_anything_is_paid(tmp_path):
