@@ -162,14 +162,17 @@ class Constraint:
         Raises:
             InputError: If the outcome is missing or outside its range.
         """
-        outcome = run.outcome(self.outcome)
+        outcome, where = run.outcome(self.outcome), f"theta={list(run.theta)}, query={run.query}"
         if outcome is None and run.failed is None:
             known = [QUALITY, COST, *(run.outcomes or ())]
             raise InputError(
-                f"theta={list(run.theta)}, query={run.query}: no {self.outcome!r} was observed, "
-                f"which the constraint {self} needs, but {known}"
+                f"{where}: no {self.outcome!r} was observed, which the constraint {self} needs, "
+                f"but {known}"
             )
-        return self.outcome_of(0.0) if outcome is None else self.counted(outcome)
+        try:
+            return self.outcome_of(0.0) if outcome is None else self.counted(outcome)
+        except InputError as error:
+            raise InputError(f"{where}: {error}") from None
 
     def counted(self, outcome: float) -> float:
         """What counts of an outcome: no more than the cap, or whether a run keeps its bound.

@@ -226,6 +226,8 @@ def test_a_missing_outcome_is_named():
     message = "no 'latency_s' was observed, which the constraint latency_s <= 1 cap 4 needs"
     with pytest.raises(InputError, match=message):
         problem.grades(Observation((0, 0), 1, 0.1, 0.25))
-    with pytest.raises(InputError, match=r"latency_s=-1.0 must lie in \[0, 4\]"):
+    with pytest.raises(
+        InputError, match=r"theta=\[0, 0\], query=1: latency_s=-1.0 must lie in \[0, 4\]"
+    ):
         problem.grades(Observation((0, 0), 1, 0.1, 0.25, latency_s=-1.0, outcomes={"safety": 1}))
     assert math.isclose(problem.limits[2].threshold, 0.7)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scope_torch.constraints import COST, QUALITY
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
@@ -47,10 +46,10 @@ class Source:
         usd_then: What the used ones had cost, in USD.
         left_out: How many others, by reason: `no_candidate`, a module used an LLM that is none any
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
-            needs one that was not observed; `no_seconds`, an LLM is paid by seconds that were not
-            measured; `taken_before`, of two runs of which one continues from the other, both have
-            it; `no_output`, the metric is another one, and what the application returned was not
-            kept as it was, or no money was left to grade it.
+            needs one that was not observed, or that is outside its range; `no_seconds`, an LLM is
+            paid by seconds that were not measured; `taken_before`, of two runs of which one
+            continues from the other, both have it; `no_output`, the metric is another one, and what
+            the application returned was not kept as it was, or no money was left to grade it.
     """
 
     path: str
@@ -95,7 +94,6 @@ class Reader:
         self._query_of = {key: query for query, key in enumerate(_told_apart(self._keys or ()))}
         has_prices = isinstance(evaluator, HasPrices)
         self._prices = evaluator.describe_prices() if has_prices else None
-        self._outcomes = {limit.outcome for limit in problem.limits} - {QUALITY, COST}
         self._num_others, self._same_reference = 0, True
         # How often each was taken from the run that made it, and from one that had taken it over.
         self._made, self._inherited = Counter[Observation](), Counter[Observation]()
@@ -291,8 +289,9 @@ class Reader:
             found = repriced(found, llms, prices, self._prices)
             if found is None:
                 return None, "no_seconds"
-        has = {"latency_s"} if found.latency_s is not None else set[str]()
-        if self._outcomes - has - set(found.outcomes or ()):
+        try:
+            new.grades(found)
+        except InputError:
             return None, "no_outcome"
         return found, ""
 

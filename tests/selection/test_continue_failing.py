@@ -1,4 +1,4 @@
-"""What an earlier search knows of an LLM that does not work today."""
+"""What an earlier search knows of what did not work, and of an LLM that does not work today."""
 
 import random
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import scope_torch as st
+from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.results.doubt import doubt_of
 
@@ -77,3 +78,43 @@ def test_a_choice_whose_llm_failed_today_is_doubted(june):
             history.append(observation)
         today = replace(result, known=list(result.history), history=history)
         assert (said in doubt_of(today)) == is_doubted
+
+
+class Scored(Pipeline):
+    """Has a score, which is `wrong` for mini on some queries; theta_0 fails on one."""
+
+    def __init__(self, wrong):
+        super().__init__()
+        self.wrong, self.asked = wrong, []
+
+    def __call__(self, models, text):
+        self.asked.append((*models.values(), text))
+        if {*models.values()} == {"pro"} and text == "query 7":
+            raise RuntimeError("no answer")
+        answer = super().__call__(models, text)
+        is_wrong = models["plan"] == "mini" and int(text.split()[1]) % 5 == 2
+        return {**answer, "outcomes": {"score": self.wrong if is_wrong else 0.7}}
+
+
+def test_an_outcome_out_of_range_is_asked_again_and_nothing_else(tmp_path):
+    constraints = {"constraints": ["score >= 0.5"], "repeats": 0}
+    before, after = Scored(-1.0), Scored(0.7)
+    for _ in range(2):  # what was paid for is kept, whatever it is
+        with pytest.raises(InputError, match=r"query=\d+: score=-1.0 must lie in \[0, 1\]"):
+            select(tmp_path / "june", before, ["nano", "mini", "pro"], **constraints)
+    assert len(before.asked) == len({*before.asked})
+    wrong = [asked for asked in before.asked if asked[0] == "mini" and int(asked[2][6:]) % 5 == 2]
+    july = {"continue_from": tmp_path / "june", **constraints}
+    result = select(tmp_path / "july", after, ["nano", "mini", "pro"], **july)
+    assert len(wrong) > 0
+    assert {*before.asked} & {*after.asked} == {*wrong}
+    assert result.certified
+
+
+def test_a_failed_answer_of_the_reference_needs_no_outcome(tmp_path):
+    before, after = Scored(0.7), Scored(0.7)
+    select(tmp_path / "june", before, ["nano", "mini", "pro"], repeats=0)
+    july = {"continue_from": tmp_path / "june", "constraints": ["score >= 0.5"], "repeats": 0}
+    select(tmp_path / "july", after, ["nano", "mini", "pro"], **july)
+    assert ("pro", "pro", "query 7") in before.asked
+    assert not {*before.asked} & {*after.asked}
