@@ -325,13 +325,15 @@ class BoTorchPeer:
         self._told: dict[Theta, tuple[float, float]] = {}
         torch.manual_seed(seed)
 
-    def ask(self) -> Theta:
-        """The next configuration: a random new one at first, then the best by the acquisition."""
+    def ask(self) -> Theta | None:
+        """The next: a random new one at first, then the best by the acquisition; None if none."""
         if len(self._told) <= self._n_startup and len(self._told) < len(self._index):
             while (theta := self._random()) in self._told:
                 pass
             return theta
         choices = self._choices()
+        if not len(choices):
+            return None
         values = self._acquisition()(choices[:, None].double())
         row = choices[int(values.argmax())]
         return tuple(int(code) for code in row)
@@ -350,8 +352,7 @@ class BoTorchPeer:
             rows += [(*best[:i], code, *best[i + 1 :]) for code in range(count)]
         if self._rule is not None:
             rows = [row for row in rows if self._rule(row)]
-        new = [row for row in dict.fromkeys(rows) if row not in self._told]
-        return torch.tensor(new or rows)
+        return torch.tensor([row for row in dict.fromkeys(rows) if row not in self._told])
 
     def _acquisition(self) -> Any:
         from botorch.acquisition.analytic import LogConstrainedExpectedImprovement

@@ -63,6 +63,9 @@ def test_only_what_is_on_the_list_is_tried(peer):
     task = synthetic_task(num_queries=20)
     problem = task.problem
     listed = [problem.theta_ref, (0, 0), (1, 4), (4, 1), (3, 3), (0, 5), (5, 0)]
+    if peer == "ax":  # takes 10 s for each that is not on the list; (2, 4) comes first
+        everything = map(problem.space.theta_at, range(problem.space.size))
+        listed = [theta for theta in everything if sum(theta) % 4 != 2]
     problem = replace(problem, allowed=listed)
     optimizer = make_peer(
         f"{peer} {'population' if 'nsga2' in peer else 'n_startup'}=3", problem, 3
