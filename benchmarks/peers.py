@@ -273,7 +273,8 @@ class AxPeer:
         from ax.api.configs import ChoiceParameterConfig
 
         logging.getLogger("ax").setLevel(logging.ERROR)
-        self._names = problem.modules
+        self._names, self._size = problem.modules, problem.space.size
+        self._named: set[Theta] = set()
         self._client = Client(random_seed=seed)
         self._client.configure_experiment(
             parameters=[
@@ -293,17 +294,21 @@ class AxPeer:
         """The next configuration; none where all were tried."""
         from ax.exceptions.core import SearchSpaceExhausted
 
+        if len(self._named) == self._size:  # Ax takes minutes to say so
+            return None
         try:
             ((index, values),) = self._client.get_next_trials(max_trials=1).items()
         except SearchSpaceExhausted:
             return None
         theta = tuple(int(values[name]) for name in self._names)
         self._asked.append((theta, index))
+        self._named.add(theta)
         return theta
 
     def tell(self, theta: Theta, cost: float, g: float) -> None:
         """Its averages."""
         index = taken(self._asked, theta)
+        self._named.add(theta)
         if index is None:
             index = self._client.attach_trial(dict(zip(self._names, theta, strict=True)))
         self._client.complete_trial(index, raw_data={"cost": (cost, 0.0), "g": (g, 0.0)})
