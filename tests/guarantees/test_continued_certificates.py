@@ -15,7 +15,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
 
 DELTA, SIZES, Q = 0.1, (4, 4), 40
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 60
+SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 NEEDED = 30  # of 40 answers that must be good
 LLMS = (tuple("pqrs"),) * 2
 NEW = 2  # the code of the LLM that the older search lacks

@@ -20,7 +20,7 @@ from scope_torch.search.fresh import ByFreshAnswers
 from scope_torch.tasks.synthetic import synthetic_task
 
 DELTA = 0.1
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 60
+SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 RATES = (0.0, 0.02, 0.05, 0.13, 0.17)  # of queries whose answer changes when asked again
 ROOT = Path(__file__).parents[2]
 EVIDENCE = ROOT / "benchmarks" / "flips.csv"

@@ -16,7 +16,7 @@ from scope_torch.runs.runner import run
 DELTA, EPSILON, POOL = 0.1, 0.1, 20_000
 SIZES = (3, 3)
 REFERENCE = (2, 2)
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 100
+SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 
 
 class Pool:

@@ -15,7 +15,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
 
 DELTA, SIZES, Q = 0.1, (4, 4), 40
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 100
+SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 NEEDED = 30  # of 40 answers that must be good, for each constraint
 
 

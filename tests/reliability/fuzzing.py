@@ -1,6 +1,7 @@
 """Inputs nobody meant, and tests on many of them."""
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,10 +42,11 @@ def no_hang() -> Iterator[None]:
 
 
 def fuzzed(strategy: st.SearchStrategy[Any], few: int, many: int) -> Callable[[Check], Check]:
-    """A test on `few` inputs, and a slow one on `many`."""
+    """A test on `few` inputs, and a slow one on `many` with SCOPE_LONG, else on a fifth of them."""
+    some = many if "SCOPE_LONG" in os.environ else many // 5
 
     def decorate(check: Callable[..., None]) -> Any:
-        @pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+        @pytest.mark.parametrize("count", [few, pytest.param(some, marks=pytest.mark.slow)])
         def test(tmp_path: Path, count: int) -> None:
             @settings(
                 max_examples=count,

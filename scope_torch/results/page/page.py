@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from torch import Tensor
 
@@ -76,6 +77,13 @@ def page_of(view: View) -> str:
         >>> "Use module_1=nano, module_2=mini" in html
         True
     """
+    style = files("scope_torch.results.page").joinpath("templates", "page.css").read_text()
+    return _template().render(view=view, style=Markup(style), **_content(view)) + "\n"
+
+
+@cache
+def _template() -> Template:
+    """Compiled once: that takes longer than to render it."""
     environment = Environment(
         loader=PackageLoader("scope_torch.results.page"),
         autoescape=True,
@@ -86,9 +94,7 @@ def page_of(view: View) -> str:
     )
     environment.filters |= {"symbols": _symbols, "usd": usd, "thousand": per_thousand}
     environment.filters |= {"quality": quality, "percent": percent}
-    style = files("scope_torch.results.page").joinpath("templates", "page.css").read_text()
-    template = environment.get_template("page.html")
-    return template.render(view=view, style=Markup(style), **_content(view)) + "\n"
+    return environment.get_template("page.html")
 
 
 def _visible(value: Any) -> Any:
