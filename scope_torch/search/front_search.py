@@ -238,9 +238,8 @@ class ScopeFront(SequentialOptimizer):
 
     def _allowed_returns(self) -> Tensor:
         """`_returns` on all of Theta; -1 where nothing may be chosen."""
-        returns = self._returns(self._costs, self._qualities, self._left)
-        out = forbidden(self._allowed, returns.device, self._posterior.listed)
-        return returns if out is None else returns.masked_fill_(out, -1.0)
+        out = forbidden(self._allowed, self._left.device, self._posterior.listed)
+        return self._returns(self._costs, self._qualities, self._left, out)
 
     def _at(self, theta: tuple[int, ...]) -> int:
         """Where the values of an allowed configuration are: its flat index, or its position."""
@@ -248,23 +247,32 @@ class ScopeFront(SequentialOptimizer):
         assert at is not None
         return at
 
-    def _returns(self, costs: Costs, qualities: Qualities, left: Tensor) -> Tensor:
+    def _returns(
+        self, costs: Costs, qualities: Qualities, left: Tensor, out: Tensor | None = None
+    ) -> Tensor:
         """Expected area for each USD; -1 where the optimistic corner adds nothing to F.
 
         Args:
             costs: Of some configurations.
             qualities: Of the same.
             left: How many of their queries were not observed.
+            out: Which may not be chosen, where it is -1, too; None for none.
         """
-        area, chance = expected_improvement(self._known, costs, qualities)
-        n = torch.minimum(chance * left + (1 - chance) * _GIVEN_UP, left)
-        price = n * torch.exp(costs.mean + costs.sd**2 / 2)
         b = self.b * WIDENING**self._widened
         lower_c = costs.mean - b * costs.sd
         upper_q = torch.minimum(qualities.mean + b * qualities.sd, qualities.cap)
-        beaten = self._known.beats(lower_c, upper_q)
-        worth = area if self.rule == "area" else chance
-        return torch.where(beaten | (left == 0), -1.0, worth / price)
+        open_ = ~self._known.beats(lower_c, upper_q) & (left > 0)
+        if out is not None:
+            open_ &= ~out
+        # Of most configurations no area is needed.
+        costs = Costs(*(values[open_] for values in costs))
+        qualities, of_open = Qualities(*(values[open_] for values in qualities)), left[open_]
+        area, chance = expected_improvement(self._known, costs, qualities)
+        n = torch.minimum(chance * of_open + (1 - chance) * _GIVEN_UP, of_open)
+        price = n * torch.exp(costs.mean + costs.sd**2 / 2)
+        returns = torch.full_like(left, -1.0)
+        returns[open_] = (area if self.rule == "area" else chance) / price
+        return returns
 
     def _evaluate(self, theta: tuple[int, ...], second: float) -> Steps:
         """Observes theta_cand until another configuration returns more."""
