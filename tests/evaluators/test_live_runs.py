@@ -137,7 +137,7 @@ class Outage:
             return None if self.mended or self.good >= 0 else self.trouble
 
 
-@pytest.mark.parametrize(  # each 429 halves the calls in flight, which takes its time
+@pytest.mark.parametrize(  # 30 of 429 take two minutes, nearly all of it waiting
     ("trouble", "failures"), [(Status(503), 30), (Status(429, headers={"Retry-After": "0"}), 8)]
 )
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """scope_front: what holds of any optimizer, and what it is for."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scope_torch.cli.compose import compose
 from scope_torch.errors import InputError
 from scope_torch.front_method import make_scope_front
 from scope_torch.runs.runner import run
+from scope_torch.search.hypervolume import Costs, Qualities, expected_improvement
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.testing import KnownTask, OptimizerConformance, drive
 
@@ -133,3 +135,35 @@ def test_the_command_line_knows_it():
     search = build(cfg.method, problem=task.problem, kernel=build(cfg.kernel), seed=cfg.seed)
     expected = make_scope_front(task.problem, base=cfg.base, rule="chance", seed=3)
     assert search.settings() == expected.settings()
+
+
+@pytest.mark.parametrize("rule", ["area", "chance"])
+@pytest.mark.parametrize("listed", [False, True])
+def test_returns_are_those_of_one_configuration_after_another(rule, listed):
+    """What each is expected to add for each USD, also where most are beaten or not allowed."""
+    task = synthetic_task(num_queries=20)
+    problem, size = task.problem, task.problem.space.size
+    may = [i % 3 != 1 or i == size - 1 for i in range(size)] if listed else [True] * size
+    if listed:
+        some = [problem.space.theta_at(i) for i in range(size) if may[i]]
+        problem = replace(problem, allowed=some)
+    search = make(problem, 0, rule=rule)
+    run(problem, search, task.evaluator, 3 * 20 * problem.reference_cost_usd)
+    costs, qualities, front = search._costs, search._qualities, search._known
+    expected = []
+    for i in range(size):
+        c, q = Costs(*(x[i] for x in costs)), Qualities(*(x[i] for x in qualities))
+        left = float(search._left[i])
+        lower_c, upper_q = c.mean - 3 * c.sd, min(q.mean + 3 * q.sd, q.cap)
+        known = zip(front.cost, front.quality, strict=True)
+        beaten = any(lower_c >= at and upper_q <= of for at, of in known)
+        beaten |= bool(lower_c >= front.worst or upper_q <= 0)
+        area, chance = (float(one) for one in expected_improvement(front, c, q))
+        queries = min(chance * left + (1 - chance) * 2, left)
+        price = queries * math.exp(c.mean + c.sd**2 / 2)
+        is_open = may[i] and not beaten and left > 0
+        expected.append((area if rule == "area" else chance) / price if is_open else -1.0)
+    search._widened = 0
+    found = search._allowed_returns().tolist()
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert 0 < sum(value >= 0 for value in found) < size
