@@ -210,9 +210,7 @@ def _peers_on_recordings() -> list[Planned]:
     """The peers on what others recorded."""
     cells: list[Cell] = []
     for name, peer in CHOSEN_ON_RECORDINGS.items():
-        found = on_recordings(RECORDED, {name: ()}, range(10, 30), peer)
-        # A run of Ax on bing takes 20 to 60 minutes.
-        cells += [c for c in found if (name, c.problem) != ("ax", "recorded/bing") or c.seed < 15]
+        cells += on_recordings(RECORDED, {name: ()}, range(10, 30), peer)
     small = {
         f"recorded/{t}": (f"task=recorded/{t}",) for t in ("restaurant_test", "swebench_bash_only")
     }
