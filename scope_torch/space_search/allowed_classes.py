@@ -48,7 +48,7 @@ class AllowedClasses:
     def holds(self, labels: Tensor) -> list[bool | None]:
         """Whether `r` classes have a member that may be chosen.
 
-        None if the class is large, and none of 16384 members drawn at random may.
+        None if the class is large, and none of some 16,000 members drawn at random may.
         """
         return [self._has_member(tuple(row)) for row in labels.tolist()]
 
@@ -71,14 +71,18 @@ class AllowedClasses:
         if self.listed is not None:
             return False
         is_small = self._classes.count(row) <= _TRIED
-        generator = torch.Generator().manual_seed(0)
-        drawn = self._classes.draw(row, _TRIED, generator)
-        blocks = self._classes.members(row) if is_small else iter([drawn])
+        blocks = self._classes.members(row) if is_small else self._drawn(row)
         for index in (index for block in blocks for index in block.tolist()):
             if self._allowed(self._space.theta_at(index)):
                 self._some[row] = index
                 return True
         return False if is_small else None
+
+    def _drawn(self, row: tuple[int, ...]) -> Iterator[Tensor]:
+        """Random members; a few first, as often one of them may be chosen."""
+        generator = torch.Generator().manual_seed(0)
+        for count in (_TRIED >> 8, _TRIED):
+            yield self._classes.draw(row, count, generator)
 
     def first(self, row: tuple[int, ...], blocks: Iterator[Tensor], seed: int) -> int | None:
         """Of the members in `blocks` that may be chosen, the first in the order of `tie_rank`.
