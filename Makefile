@@ -59,10 +59,12 @@ build/peers: $(VENV)/installed constraints/peers.txt
 	-$(BIN)/pip install -q --no-deps --upgrade --target $@ -r constraints/peers.txt
 
 # The counts of docs/reliability.md, and of the simulations in docs/explanation.
+LONG = tests/reliability tests/llm tests/serve tests/traces tests/guarantees \
+  tests/integration/test_clean_clone.py tests/test_devices.py
 test-long: export OMP_NUM_THREADS = 1
 test-long: export SCOPE_LONG = 1
 test-long: $(VENV)/installed
-	$(BIN)/python -m pytest -m slow tests/reliability tests/llm tests/serve tests/traces tests/guarantees -n $(WORKERS) --durations=10
+	$(BIN)/python -m pytest -m slow $(LONG) -n $(WORKERS) --durations=10
 
 # The lower bounds of pyproject.toml. Old releases warn about new ones of their dependencies.
 test-minimal: export OMP_NUM_THREADS = 1

@@ -6,6 +6,7 @@ would differ between runs.
 """
 
 import functools
+import os
 from collections import Counter
 from functools import partial
 
@@ -286,7 +287,7 @@ def test_the_order_of_repeated_additions_is_not_fixed():
 
 
 count_once = functools.cache(count_steps)
-WORLDS = ["data_imputation", pytest.param("data_transformation", marks=pytest.mark.slow)]
+WORLDS = ["data_imputation", *["data_transformation"] * ("SCOPE_LONG" in os.environ)]
 
 
 @pytest.mark.parametrize("method", BARS)

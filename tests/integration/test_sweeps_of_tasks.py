@@ -41,6 +41,7 @@ def folders() -> list[str]:
 
 
 PATHS = "task.path=a/runs.csv,a_runs.csv,b.csv"
+TWO_PATHS = "task.path=a/runs.csv,a_runs.csv"
 REFERENCES = "task.reference=[pro,pro],[mini,pro]"
 
 
@@ -49,7 +50,7 @@ REFERENCES = "task.reference=[pro,pro],[mini,pro]"
     [
         ([PATHS], ["task.reference=[pro,pro]"], 3),
         ([REFERENCES], ["task.path=b.csv"], 2),
-        ([PATHS, REFERENCES, "seed=0,1"], [], 12),
+        ([TWO_PATHS, REFERENCES, "seed=0,1"], [], 8),
     ],
 )
 @pytest.mark.slow

@@ -99,7 +99,7 @@ def test_a_space_that_cannot_be_enumerated(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_modules", [7, 8])
 def test_a_whole_run_over_3e9_configurations_and_more(num_modules, tmp_path):
-    result = search_large((num_modules, 23), 20, 4.0, tmp_path, max_nodes=2000)
+    result = search_large((num_modules, 23), 20, 2.5, tmp_path, max_nodes=2000)
     assert result.report["selection"]["space_search"] == "branch_and_bound"
     assert result.recommendation.basis == "certified"
     assert result.recommendation.u_out_usd < result.problem.reference_cost_usd
