@@ -226,7 +226,9 @@ def test_every_method_on_1077_of_279841(name, listed):
     has_base = "base" in getattr(SEARCHES[name], "keywords", {})
     how = {"base": "Gemini 2.5 Flash-Lite"} if has_base else {}
     search = SEARCHES[name](task.problem, seed=2, **how)
-    result = run(task.problem, search, task.evaluator, 4 * 12 * task.problem.reference_cost_usd)
+    evaluations = 2 if name in ("joint-branched", "scope-branched", "front") else 4  # of theta_0
+    budget = evaluations * 12 * task.problem.reference_cost_usd
+    result = run(task.problem, search, task.evaluator, budget)
     checked(task, result, task.evaluator.table)  # pyright: ignore
 
 
