@@ -50,7 +50,7 @@ _PEERS = {
     "ax": Style("Ax", "#56B4E9", "X", DOTS),
 }
 _MARKERS = 3  # along a curve; those of other methods lie between them
-_LABELS = {"scope, to the letter": "scope_letter"}
+_LABELS = {m: style.title for m, style in _PEERS.items()} | {"scope, to the letter": "scope_letter"}
 
 
 def draw_all(folder: Path, to: Path) -> None:
