@@ -11,7 +11,7 @@ export SCOPE_DATA_DIR ?= $(abspath ../shared/data)
 endif
 TASK ?= airport_city
 
-.PHONY: run test test-slow test-long test-minimal lint format types bench results notebooks docs clean
+.PHONY: run test packages test-slow test-long test-minimal lint format types bench results notebooks docs clean
 
 run: $(VENV)/installed
 	$(BIN)/python scripts/run.py -m task=$(TASK) seed=0,1,2
@@ -28,16 +28,18 @@ test: lint types
 
 # Agent frameworks, and another client: apart, so that they decide no dependency of the others. Where
 # they cannot be had, their tests are skipped.
-test-slow: export SCOPE_AGENTS = $(abspath build/agents)
-test-slow: export SCOPE_OPENAI2 = $(abspath build/openai2)
-test-slow: export SCOPE_RAY = $(abspath build/ray)
-test-slow: export SCOPE_DASK = $(abspath build/dask)
-test-slow: export SCOPE_MPI = $(abspath build/mpi)
-test-slow: export SCOPE_PEERS = $(abspath build/peers)
+test-slow test-long: export SCOPE_AGENTS = $(abspath build/agents)
+test-slow test-long: export SCOPE_OPENAI2 = $(abspath build/openai2)
+test-slow test-long: export SCOPE_RAY = $(abspath build/ray)
+test-slow test-long: export SCOPE_DASK = $(abspath build/dask)
+test-slow test-long: export SCOPE_MPI = $(abspath build/mpi)
+test-slow test-long: export SCOPE_PEERS = $(abspath build/peers)
 
-test-slow: $(VENV)/installed build/agents build/ray build/dask build/mpi build/peers
+packages: build/agents build/ray build/dask build/mpi build/peers
+
+test-slow: $(VENV)/installed packages
 	$(BIN)/pip install -q -e ".[docs,bench]"
-	$(BIN)/python -m pytest -m slow -n $(WORKERS) --durations=10
+	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal --durations=10
 
 build/agents: $(VENV)/installed constraints/agents.txt
 	-$(BIN)/pip install -q --upgrade --target build/openai2 "openai<3"
@@ -59,12 +61,12 @@ build/peers: $(VENV)/installed constraints/peers.txt
 	-$(BIN)/pip install -q --no-deps --upgrade --target $@ -r constraints/peers.txt
 
 # The counts of docs/reliability.md, and of the simulations in docs/explanation.
-LONG = tests/reliability tests/llm tests/serve tests/traces tests/guarantees \
-  tests/integration/test_clean_clone.py tests/test_devices.py
+LONG = tests/reliability tests/llm tests/serve tests/traces tests/guarantees tests/test_devices.py \
+  tests/integration/test_clean_clone.py tests/integration/test_calls_on_clusters.py
 test-long: export OMP_NUM_THREADS = 1
 test-long: export SCOPE_LONG = 1
-test-long: $(VENV)/installed
-	$(BIN)/python -m pytest -m slow $(LONG) -n $(WORKERS) --durations=10
+test-long: $(VENV)/installed packages
+	$(BIN)/python -m pytest -m slow $(LONG) -n $(WORKERS) --dist worksteal --durations=10
 
 # The lower bounds of pyproject.toml. Old releases warn about new ones of their dependencies.
 test-minimal: export OMP_NUM_THREADS = 1

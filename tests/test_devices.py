@@ -6,7 +6,6 @@ would differ between runs.
 """
 
 import functools
-import os
 from collections import Counter
 from functools import partial
 
@@ -16,6 +15,7 @@ import pytest
 import torch
 from constrained import constrained_task
 from gpytorch.kernels import Kernel
+from long_runs import among_others
 from pretend_gpu import PretendGpu
 from tables import make_task
 
@@ -287,11 +287,10 @@ def test_the_order_of_repeated_additions_is_not_fixed():
 
 
 count_once = functools.cache(count_steps)
-WORLDS = ["data_imputation", *["data_transformation"] * ("SCOPE_LONG" in os.environ)]
 
 
 @pytest.mark.parametrize("method", BARS)
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("world", ["data_imputation", among_others("data_transformation")])
 @pytest.mark.slow
 @needs_pretended
 def test_a_step_in_few_launches(world, method):

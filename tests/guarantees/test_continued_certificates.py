@@ -1,11 +1,11 @@
 """Searches that continue from older ones: how often they certified what is infeasible."""
 
 import itertools
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from long_runs import SEARCHES, among_others
 
 from scope_torch.bounds.betting import BettingSequence
 from scope_torch.evaluators.table import RecordedTable, TableEvaluator
@@ -15,7 +15,6 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
 
 DELTA, SIZES, Q = 0.1, (4, 4), 40
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 NEEDED = 30  # of 40 answers that must be good
 LLMS = (tuple("pqrs"),) * 2
 NEW = 2  # the code of the LLM that the older search lacks
@@ -92,8 +91,15 @@ def continued(seed, make, certificate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("certificate", ["sequence", "population"])
-@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+@pytest.mark.parametrize(
+    ("make", "certificate"),
+    [
+        (make_scope, "sequence"),
+        (make_scope_joint, "population"),
+        among_others(make_scope, "population"),
+        among_others(make_scope_joint, "sequence"),
+    ],
+)
 def test_continued_searches_are_wrong_at_most_as_often_as_promised(make, certificate):
     """At most delta, and three standard deviations of so many searches."""
     wrong = np.mean([continued(seed, make, certificate)[1] for seed in range(SEARCHES)])

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import os
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flips import Drawn, Flipped
+from long_runs import SEARCHES, among_others, only_long
 
 from scope_torch.bounds.repeats import Repeats
 from scope_torch.methods import make_scope_joint
@@ -20,7 +20,6 @@ from scope_torch.search.fresh import ByFreshAnswers
 from scope_torch.tasks.synthetic import synthetic_task
 
 DELTA = 0.1
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 RATES = (0.0, 0.02, 0.05, 0.13, 0.17)  # of queries whose answer changes when asked again
 ROOT = Path(__file__).parents[2]
 EVIDENCE = ROOT / "benchmarks" / "flips.csv"
@@ -67,9 +66,18 @@ def test_few_searches_with_flips():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flips", [0.01, 0.07])
-@pytest.mark.parametrize("declared", ["as it is", 0.001, 0.5])
-def test_wrong_certificates_are_as_rare_as_promised_whatever_was_declared(flips, declared):
+@pytest.mark.parametrize(
+    ("declared", "flips"),
+    [
+        ("as it is", 0.07),
+        (0.001, 0.01),
+        among_others("as it is", 0.01),
+        among_others(0.001, 0.07),
+        among_others(0.5, 0.01),
+        among_others(0.5, 0.07),
+    ],
+)
+def test_wrong_certificates_are_as_rare_as_promised_whatever_was_declared(declared, flips):
     wrong, certified = wrong_and_certified(
         SEARCHES, flips, declared if declared != "as it is" else flips
     )
@@ -78,6 +86,7 @@ def test_wrong_certificates_are_as_rare_as_promised_whatever_was_declared(flips,
 
 
 @pytest.mark.slow
+@only_long
 def test_answers_that_were_said_not_to_vary_break_the_promise():
     """So the simulation can tell."""
     wrong, _ = wrong_and_certified(60, 0.1, 0.0)
@@ -153,7 +162,7 @@ def test_few_searches_where_nothing_cheaper_is_feasible():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("rate", [0.02, 0.17, *map(among_others, (0.0, 0.05, 0.13))])
 def test_nothing_just_infeasible_is_certified_more_often_than_promised(rate):
     found = [just_infeasible(seed, rate, repeats(rate)) for seed in range(SEARCHES)]
     wrong, again = np.array(found).mean(0)
@@ -191,7 +200,7 @@ def test_what_is_promised_where_select_may_see_no_change(rate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [0.02, 0.13])
+@pytest.mark.parametrize("rate", [among_others(0.02), 0.13])
 def test_the_luckiest_of_many_candidates_is_no_more_often_wrong(rate):
     """300 candidates just below s_0, of which the luckiest first passes go on; one purse."""
     p, num, s_0, runs = (1 - math.sqrt(1 - 2 * rate)) / 2, 60, 0.7, 300

@@ -1,11 +1,11 @@
 """Searches on samples of a large pool: how often anything too poor for the pool was certified."""
 
 import math
-import os
 
 import numpy as np
 import pytest
 from flips import Flipped
+from long_runs import SEARCHES, among_others
 
 from scope_torch.bounds.betting import share_of_delta
 from scope_torch.bounds.population import PairedSequence
@@ -16,7 +16,6 @@ from scope_torch.runs.runner import run
 DELTA, EPSILON, POOL = 0.1, 0.1, 20_000
 SIZES = (3, 3)
 REFERENCE = (2, 2)
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 
 
 class Pool:
@@ -115,8 +114,17 @@ def test_few_searches():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("good", [0.0, 0.2])
-@pytest.mark.parametrize("flips", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize(
+    ("flips", "good"),
+    [
+        (0.02, 0.0),
+        (0.1, 0.2),
+        among_others(0.0, 0.0),
+        among_others(0.0, 0.2),
+        among_others(0.02, 0.2),
+        among_others(0.1, 0.0),
+    ],
+)
 def test_wrong_certificates_are_as_rare_as_promised(flips, good):
     wrong, certified = wrong_and_certified(SEARCHES, flips, good)
     print(f"flips {flips}, good {good}: wrong {wrong}, certified {certified}")

@@ -2,12 +2,12 @@
 
 import itertools
 import math
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from constrained import CAP, OutcomeEvaluator, feasible
+from long_runs import SEARCHES, among_others
 
 from scope_torch.constraints import at_least, at_most
 from scope_torch.methods import make_scope_joint
@@ -15,7 +15,6 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.runner import run
 
 DELTA, SIZES, Q = 0.1, (4, 4), 40
-SEARCHES = 1000 if "SCOPE_LONG" in os.environ else 30
 NEEDED = 30  # of 40 answers that must be good, for each constraint
 
 
@@ -98,7 +97,9 @@ def test_few_searches_of_hopeless_worlds(in_flight, quantile, searches):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("in_flight", "quantile"), [(1, False), (32, False), (1, True)])
+@pytest.mark.parametrize(
+    ("in_flight", "quantile"), [(1, False), among_others(32, False), among_others(1, True)]
+)
 def test_wrong_certificates_are_as_rare_as_promised(in_flight, quantile):
     """Although nothing of delta is divided among the constraints."""
     _, wrong = shares(SEARCHES, True, in_flight=in_flight, quantile=quantile)
@@ -108,5 +109,5 @@ def test_wrong_certificates_are_as_rare_as_promised(in_flight, quantile):
 @pytest.mark.slow
 def test_a_constraint_that_nobody_watches_is_violated():
     """So the simulation can tell."""
-    _, wrong = shares(60, True, watched=2)
+    _, wrong = shares(24, True, watched=2)
     assert wrong > 3 * DELTA

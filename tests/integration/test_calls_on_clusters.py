@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from evaluators.far_apps import App, calls
 from integration.doc_pages import DOCS, blocks, python
+from long_runs import only_long
 from selection.test_executor import settings
 from source_code import ROOT
 
@@ -86,6 +87,11 @@ CLUSTERS = [
     pytest.param(RAY, "SCOPE_RAY", id="ray", marks=needs("ray", "SCOPE_RAY")),
 ]
 NODES = pytest.param(TWO_NODES, "SCOPE_RAY", id="ray-nodes", marks=needs("ray", "SCOPE_RAY"))
+# Starting a Ray takes longest; one of two nodes is always tested.
+FEW = [
+    CLUSTERS[0],
+    pytest.param(*CLUSTERS[1].values, id="ray", marks=[*CLUSTERS[1].marks, only_long]),
+]
 MPI_FOLDER = Path(os.environ.get("SCOPE_MPI", ""))  # a prefix
 pytestmark = pytest.mark.slow
 
@@ -116,7 +122,7 @@ def history(folder: Path) -> list:
     return sorted(kept, key=lambda line: (line["theta"], line["query"], line["replicate"]))
 
 
-@pytest.mark.parametrize(("program", "variable"), [*CLUSTERS, NODES])
+@pytest.mark.parametrize(("program", "variable"), [*FEW, NODES])
 def test_a_cluster_whose_worker_is_killed_gives_what_a_sequential_search_gives(
     program, variable, tmp_path
 ):
@@ -161,7 +167,7 @@ def test_mpi_gives_what_a_sequential_search_gives(tmp_path):
     assert len({call[0] for call in calls(tmp_path)}) == 2
 
 
-@pytest.mark.parametrize(("program", "variable"), CLUSTERS)
+@pytest.mark.parametrize(("program", "variable"), FEW)
 def test_a_call_that_is_repeated_is_made_again(program, variable, tmp_path):
     """Dask would take a second call with equal arguments for the first one."""
     changes = {"repeat": True, "repeats": 5, "budget_usd": 1.0}

@@ -1,6 +1,6 @@
 """The README, followed by somebody who has just cloned the repository and set nothing.
 
-With SCOPE_LONG the clone makes an environment of its own, as CI does, else it has ours.
+In `make test-long` the clone makes an environment of its own, as CI does, else it has ours.
 """
 
 import os
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from long_runs import IS_LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("PATH", "PIP_", "SSL_CERT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")  # how pip gets out
 Run = Callable[..., str]
-IS_LONG = "SCOPE_LONG" in os.environ
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Inputs nobody meant, and tests on many of them."""
 
 import contextlib
-import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_runs import IS_LONG
 
 from scope_torch.errors import InputError
 
@@ -42,8 +42,8 @@ def no_hang() -> Iterator[None]:
 
 
 def fuzzed(strategy: st.SearchStrategy[Any], few: int, many: int) -> Callable[[Check], Check]:
-    """A test on `few` inputs, and a slow one on `many` with SCOPE_LONG, else on a fifth of them."""
-    some = many if "SCOPE_LONG" in os.environ else many // 5
+    """A test on `few` inputs, and a slow one on `many` in a long run, else on a fifth of them."""
+    some = many if IS_LONG else many // 5
 
     def decorate(check: Callable[..., None]) -> Any:
         @pytest.mark.parametrize("count", [few, pytest.param(some, marks=pytest.mark.slow)])

@@ -3,7 +3,6 @@
 import functools
 import json
 import logging
-import os
 import random
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from live_cases import live_on, say, sweep, values
 from llm.fake_endpoint import FakeEndpoint, Hold, Say, only_loopback  # noqa: F401
+from long_runs import IS_LONG
 from reliability.children import journaled, stable
 from reliability.fuzzing import damaged, fuzzed, tried
 from reliability.test_disk import FullFile
@@ -36,7 +36,7 @@ from scope_torch.runs.recorded import RecordedRun, read_run
 TASK = make_task(1, (3, 3), 6)
 BUDGET = TASK.budget(3.2)
 MADE = [Observation((1, 0), q, 0.1 + q / 7, 0.5, latency_s=0.25) for q in range(3)]
-MANY = 1000 if "SCOPE_LONG" in os.environ else 200
+MANY = 1000 if IS_LONG else 200
 FLIPS = [40, pytest.param(MANY, marks=pytest.mark.slow)]  # of each file
 
 

@@ -1,15 +1,15 @@
 """SIGKILL at any point of a search with any method: the same result, and nothing paid for twice."""
 
-import os
 import random
 import signal
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from long_runs import IS_LONG
 from reliability.children import METHODS, billed, in_child, journaled, search, stable
 
-KILLS = 84 if "SCOPE_LONG" in os.environ else 5  # of every method: 1,008 in all with SCOPE_LONG
+KILLS = 84 if IS_LONG else 5  # of every method: 1,008 in all in the long run
 AT_A_TIME = 7  # kills of one search before it is left to end
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import os
 import random
 from collections import Counter
 
 import httpx
 import pytest
+from long_runs import IS_LONG
 
 from scope_torch.llm.chat import ChatCall, Message
 from scope_torch.llm.estimates import booked, most_of_call
@@ -226,9 +226,7 @@ async def both_bills(replies: list[bytes]) -> list[tuple[float, bool, ModuleBill
     return bills
 
 
-@pytest.mark.parametrize(
-    "number", [1_000, 40_000 if "SCOPE_LONG" in os.environ else 8_000], ids=["few", "all"]
-)
+@pytest.mark.parametrize("number", [1_000, 40_000 if IS_LONG else 8_000], ids=["few", "all"])
 @pytest.mark.slow
 def test_client_and_endpoint_book_the_same(number, monkeypatch):
     monkeypatch.setattr("scope_torch.serve.app.most_of", lambda *_: most_of_call(CALL))
