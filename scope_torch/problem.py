@@ -17,6 +17,7 @@ from scope_torch.observation import Observation
 from scope_torch.reference import (
     check_sample,
     checked_answers,
+    counted_cost,
     limits_if_cost,
     limits_if_quality,
 )
@@ -186,13 +187,18 @@ class SelectionProblem:
             object.__setattr__(self, "offered", offered)
 
     @cached_property
+    def reference_averages(self) -> dict[str, float]:
+        """theta_0's average of what counts of each outcome, by constraint, as far as it is known.
+
+        Of its cost at most the cap counts, if the cost is bounded.
+        """
+        cost_usd = counted_cost(self.constraints, self.reference_cost_usd, self.reference_answers)
+        return {QUALITY: self.reference_quality, COST: cost_usd, **self.reference_outcomes}
+
+    @cached_property
     def limits(self) -> tuple[Constraint, ...]:
         """All constraints with absolute bounds; that on quality, or on the cost, is the first."""
-        known = {
-            QUALITY: self.reference_quality,
-            COST: self.reference_cost_usd,
-            **self.reference_outcomes,
-        }
+        known = self.reference_averages
         if self.objective == "quality":
             return limits_if_quality(self.constraints, self.epsilon, known)
         if self.reference_queries is not None:  # nobody knows whether s(theta_0) is above s_0
@@ -296,12 +302,9 @@ class SelectionProblem:
         """
         if self.objective == "cost":
             return self.reference_cost_usd
-        is_dear = self.reference_cost_usd > self.limits[0].value
-        return (
-            1.0
-            if is_dear or max(self.reference_violations(), default=0.0) > 0
-            else (self.reference_loss)
-        )
+        is_dear = self.reference_averages[COST] > self.limits[0].value
+        violates = is_dear or max(self.reference_violations(), default=0.0) > 0
+        return 1.0 if violates else self.reference_loss
 
     def grades(self, observation: Observation) -> tuple[float, ...]:
         """The grade in [0, 1] of an observation under every constraint.

@@ -51,6 +51,21 @@ def checked_answers(
     return plain
 
 
+def counted_cost(
+    constraints: Sequence[Constraint],
+    cost_usd: float,
+    answers: Sequence[tuple[float, float]] | None,
+) -> float:
+    """What counts of c(theta_0) in USD under a bound on the cost: the average of min(cost, cap).
+
+    At most that of the average, if the answers are not known.
+    """
+    cap = min((c.high for c in constraints if c.name == COST and c.is_cap), default=math.inf)
+    if answers is None or cap == math.inf:
+        return min(cost_usd, cap)
+    return math.fsum(min(cost, cap) for cost, _ in answers) / len(answers)
+
+
 def sample_queries(num_queries: int, number: int, seed: int) -> list[int]:
     """So many of the queries, in the order in which they are drawn.
 

@@ -208,6 +208,26 @@ def test_relative_bounds():
     assert problem.reference_violations() == pytest.approx((2 / 9 - 3 / 9,))
 
 
+def test_a_cap_counts_for_the_reference_too():
+    """On one query of eight it costs 0.7 USD, of which 0.02 count."""
+    usd = [0.7] + [0.002] * 7
+    known = {
+        "reference_cost_usd": sum(usd) / 8,
+        "reference_answers": [(cost, PROBLEM.reference_quality) for cost in usd],
+        "epsilon": None,
+        "objective": "quality",
+    }
+    twice = replace(PROBLEM, **known, constraints=["cost_usd <= 2 * reference cap 0.02"])
+    assert twice.limits[0].value == pytest.approx(2 * (0.02 + 7 * 0.002) / 8, rel=1e-12)
+    keeps = replace(twice, constraints=["cost_usd <= 0.005 cap 0.02"])
+    assert keeps.first_u_out == keeps.reference_loss
+    assert replace(twice, constraints=["cost_usd <= 0.004 cap 0.02"]).first_u_out == 1
+    assert keeps.reference_cost_usd > 0.08  # which is still what it costs
+    # Of an average alone no more than the cap counts.
+    one = replace(twice, reference_answers=None, constraints=["cost_usd <= 0.01 cap 0.02"])
+    assert one.reference_averages["cost_usd"] == 0.02
+
+
 def test_grades_of_an_observation():
     problem, evaluator = constrained_task(0)
     (observation,) = evaluator.evaluate([((1, 2), 3, 0)])

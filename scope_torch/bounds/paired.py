@@ -115,16 +115,18 @@ class Outcomes:
         return False, broken + 1
 
     def interval(self, delta: float, delta_broken: float, most: float) -> tuple[float, float]:
-        """The levels that neither gambler refutes, within [low, most].
+        """The levels that neither gambler refutes, among those from `least` to `most`.
 
         The verdict on any level in advance says the same: it is kept or broken outside of them.
+        Of lower and higher levels nothing is said. `least` is the least outcome; with a reference,
+        whose levels are ratios, at most 0.
 
         Args:
             delta: Of the end that shows that a level is kept.
             delta_broken: Of the other end.
             most: The largest level of interest.
         """
-        ends = self.low, most
+        ends = (self.low if self.reference is None else min(self.low, 0.0)), most
 
         def is_kept(level: float) -> bool:
             return _first(self._for(level, kept=True), delta) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,7 +27,7 @@ _ABOUT = {
     "sequence": "the answers to these {Q} queries, if answers do not vary",
     "population": "queries of which these {Q} are a random sample",
 }
-_MOST_RATIO = 2.0  # of two averages; intervals of ratios end there
+_MOST_RATIO = 2.0  # times 1, the bound and the ratio of both averages: so far a level is tried
 _Z = statistics.NormalDist().inv_cdf(0.975)
 
 
@@ -52,7 +52,7 @@ class Limit:
         kept: Whether it holds; None if that is not clear.
         ratio: Of the averages of both; if the bound is absolute, the new average, in the outcome's
             own unit, or a share of runs. Its interval: each end is wrong with probability delta at
-            most.
+            most; None where the pairs say nothing.
     """
 
     constraint: Constraint
@@ -69,15 +69,15 @@ class Limit:
     def __str__(self) -> str:
         told = {True: "holds", False: "does not hold", None: "undecided"}[self.kept]
         if self.constraint.name == QUALITY and self.constraint.is_relative:
-            loss, tolerated = self.loss, share(1 - self.constraint.value)
-            ends = f"{_signed(loss.lower, 'down')} to {_signed(loss.upper, 'up')}"
-            return f"loss of quality: {_signed(loss.value)} ({ends}), tolerated {tolerated}: {told}"
-        ratio, times = self.ratio, " times the reference" if self.constraint.is_relative else ""
+            number, ends = _in_words(self.loss, _signed)
+            return (
+                f"loss of quality: {number}{ends}, tolerated {share(1 - self.constraint.value)}: "
+                f"{told}"
+            )
+        times = " times the reference" if self.constraint.is_relative else ""
         times += " of runs" * self.constraint.is_share
-        shown = share if self.constraint.is_share else plain
-        number = "unknown" if ratio.value is None else shown(ratio.value)
-        low, high = shown(ratio.lower or 0.0, side="down"), shown(ratio.upper or 0.0, side="up")
-        return f"{self.constraint}: {number}{times} ({low} to {high}): {told}"
+        number, ends = _in_words(self.ratio, share if self.constraint.is_share else plain)
+        return f"{self.constraint}: {number}{times}{ends}: {told}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -307,8 +307,12 @@ def limits_of(
             mean = float(new.mean())
             if old is not None:
                 mean = mean / float(old.mean()) if old.any() else None
-            most = _MOST_RATIO * max(1.0, one.value) if one.is_relative else one.high
-            ratio = Estimate(mean, *both.interval(*deltas, most), f"each end: {level(delta)}")
+            most = _MOST_RATIO * max(1.0, one.value, mean or 0.0) if one.is_relative else one.high
+            low, high = both.interval(*deltas, most)
+            if one.is_relative:  # beyond the levels that were tried nothing is known
+                low = None if low == one.low < 0 else low
+                high = None if high == most else high
+            ratio = Estimate(mean, low, high, f"each end: {level(delta)}")
         found.append(Limit(one, kept, ratio))
     return found
 
@@ -337,10 +341,20 @@ _SHOWN = {
 }
 
 
-def _signed(fraction: float | None, side: Side = "nearest") -> str:
+def _in_words(found: Estimate, shown: Callable[..., str]) -> tuple[str, str]:
+    """A number, and its interval in brackets, rounded to the safe side; "" if that is unknown."""
+    number = "unknown" if found.value is None else shown(found.value)
+    low = None if found.lower is None else shown(found.lower, side="down")
+    high = None if found.upper is None else shown(found.upper, side="up")
+    if low is None and high is None:
+        return number, ""
+    if low is None or high is None:
+        return number, f" (at most {high})" if low is None else f" (at least {low})"
+    return number, f" ({low} to {high})"
+
+
+def _signed(fraction: float, side: Side = "nearest") -> str:
     """A loss as a percentage with one decimal; below 0 it is a gain."""
-    if fraction is None:
-        return "unknown"
     tenths = round(1000 * fraction, 6)
     rounded = {"nearest": round, "down": math.floor, "up": math.ceil}[side](tenths)
     return f"{rounded / 10:.1f}%"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from scope_torch.constraints import Constraint
+from scope_torch.constraints import COST, Constraint
 from scope_torch.observation import History
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
@@ -139,8 +139,8 @@ def _of_cost(problem: SelectionProblem, held_out: HeldOut, on: str) -> Iterator[
     if (excess := held_out.excess(problem)).upper is not None and excess.upper < 0:
         averages = f"{quality(held_out.quality)} against {quality(held_out.reference_quality)}"
         allowed = f"at least {threshold(problem.s_0)} was promised"
-        if problem.epsilon is not None:
-            allowed = f"a loss of {share(problem.epsilon)} was allowed"
+        if problem.relative_loss is not None:
+            allowed = f"a loss of {share(problem.relative_loss)} was allowed"
         yield (
             f"but {held_out.num_queries} held-out queries say otherwise: quality {averages}, and "
             f"{allowed}"
@@ -209,7 +209,7 @@ def _of_reference(problem: SelectionProblem) -> str:
         for limit, above in zip(problem.limits[1:], problem.reference_violations(), strict=True)
         if above > 0
     ]
-    cost_usd, first = problem.reference_cost_usd, problem.limits[0]
+    cost_usd, first = problem.reference_averages[COST], problem.limits[0]
     if problem.objective == "quality" and cost_usd > first.value:
         broken.insert(0, f"{first} ({plain(cost_usd)} on average)")
     is_poor = problem.reference_quality < problem.s_0

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scope_torch.constraints import COST, QUALITY
+from scope_torch.constraints import QUALITY
 from scope_torch.errors import InputError
 from scope_torch.factors import LLM, own_factors
 from scope_torch.problem import SelectionProblem
@@ -188,9 +188,9 @@ def _reference_holds(problem: SelectionProblem) -> bool:
     Its quality is what epsilon is relative to; where it is known by a sample, a least quality may
     be above it.
     """
-    known = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
-    if problem.epsilon is None:
-        known[QUALITY] = problem.reference_quality
+    known = dict(problem.reference_averages)
+    if problem.epsilon is not None:
+        del known[QUALITY]
     return all(
         limit.grade_of(known[limit.name]) >= limit.threshold - _ROUNDING
         for limit in problem.limits

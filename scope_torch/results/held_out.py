@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scope_torch.constraints import Constraint
 from scope_torch.html_table import html_table
@@ -14,6 +14,9 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.results.bill import cost_of
 from scope_torch.results.digits import per_thousand, plain, quality
 from scope_torch.results.estimate import Estimate
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _DELTA = 0.05  # of both ends together
 
@@ -115,13 +118,13 @@ class HeldOut:
         )
 
         basis = "95% confidence on queries like these"
-        if problem.epsilon is None:
+        epsilon = problem.relative_loss
+        if epsilon is None:
             low, high = mean_interval([o.quality for o in self.choice], _DELTA)
             return Estimate(
                 self.quality - problem.s_0, low - problem.s_0, high - problem.s_0, basis
             )
         pairs = zip(self.choice, self.reference, strict=True)
-        epsilon = problem.epsilon
         above = np.array([mine.quality - (1 - epsilon) * theirs.quality for mine, theirs in pairs])
         above = in_random_order(above)
         lower = lower_difference(above, epsilon, _DELTA / 2)
@@ -131,25 +134,31 @@ class HeldOut:
     def broken(self, problem: SelectionProblem) -> list[tuple[Constraint, float]]:
         """The other constraints that theta_out breaks, and its average of what counts for each.
 
-        With 95% confidence on queries like these, as `excess`. What lies outside the range of a
-        constraint counts as its nearer end, and a failed run without the outcome as the worst.
+        With 95% confidence on queries like these, as `excess`. One that is relative to theta_0 is
+        compared in pairs. What lies outside the range of a constraint counts as its nearer end, and
+        a failed run without the outcome as the worst.
         """
-        import numpy as np
-
         from scope_torch.bounds.population import mean_interval  # slow to import
 
         found: list[tuple[Constraint, float]] = []
+        relative = {limit.name: limit for limit in problem.constraints if limit.is_relative}
         for limit in problem.others:
-            outcomes = [one.outcome(limit.outcome) for one in self.choice]
-            told = zip(self.choice, outcomes, strict=True)
-            if any(one.failed is None and outcome is None for one, outcome in told):
+            stated = relative.get(limit.name, limit)
+            mine, theirs = _counted(limit, self.choice), _counted(limit, self.reference)
+            if mine is None or (stated.is_relative and theirs is None):
                 continue  # nobody knows
-            counted = limit.counted_all(np.array(outcomes, dtype=np.float64))
-            counted = np.nan_to_num(counted, nan=limit.outcome_of(0.0))
-            within = counted.clip(limit.low, limit.high).tolist()
-            _, most = mean_interval([limit.grade_of(y) for y in within], _DELTA)
-            if most < limit.threshold:
-                found.append((limit, _mean(counted.tolist())))
+            bound, ends = limit.value, (limit.value, limit.value)
+            if stated.is_relative:
+                assert theirs is not None
+                bound = stated.value * theirs.clip(limit.low, limit.high)
+                ends = stated.value * limit.low, stated.value * limit.high
+            left = bound - mine.clip(limit.low, limit.high)
+            least, most = ends[0] - limit.high, ends[1] - limit.low
+            if limit.kind == ">=":
+                left, least, most = -left, -most, -least
+            shares = (left - least) / (most - least)
+            if mean_interval(shares.tolist(), _DELTA)[1] < -least / (most - least):
+                found.append((stated, _mean(mine.tolist())))
         return found
 
     def is_dearer(self, problem: SelectionProblem) -> bool:
@@ -196,6 +205,17 @@ class HeldOut:
             "reference_cost_usd_per_query": self.reference_usd,
             "cost_usd": self.cost_usd,
         }
+
+
+def _counted(limit: Constraint, runs: Sequence[Observation]) -> np.ndarray | None:
+    """What counts of each run for a constraint (float64); None if nobody knows."""
+    import numpy as np
+
+    outcomes = [one.outcome(limit.outcome) for one in runs]
+    if any(one.failed is None and y is None for one, y in zip(runs, outcomes, strict=True)):
+        return None
+    counted = limit.counted_all(np.array(outcomes, dtype=np.float64))
+    return np.nan_to_num(counted, nan=limit.outcome_of(0.0))
 
 
 def _mean(values: Sequence[float]) -> float:

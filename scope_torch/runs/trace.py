@@ -14,7 +14,6 @@ from typing import Any
 
 from torch import Tensor
 
-from scope_torch.constraints import COST
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.files import cell_of, no_link, plain_text
 from scope_torch.problem import SelectionProblem
@@ -171,7 +170,7 @@ def recorded_curve(
 
 def values_of_reference(problem: SelectionProblem) -> tuple[float, ...]:
     """`true_values` of theta_0, as given; a constraint on an outcome that is not counts as held."""
-    known = {COST: problem.reference_cost_usd, **problem.reference_outcomes}
+    known = problem.reference_averages
     others = (known.get(limit.name, limit.value) for limit in problem.others)
     return (problem.reference_cost_usd, problem.reference_quality, *others)
 

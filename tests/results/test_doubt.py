@@ -96,6 +96,45 @@ def test_a_choice_that_breaks_a_constraint_on_held_out_queries(number, steps, av
         assert saved["doubt"] == doubt_of(told)
 
 
+@pytest.mark.parametrize("text", ["steps <= 0.5 * reference cap 10", "steps >= 0.5 * reference"])
+def test_a_relative_constraint_is_compared_with_the_reference_on_the_held_out_queries(text):
+    """Not with what the reference did on the queries of the search."""
+    result = with_constraint()
+    is_least = ">=" in text
+    steps = 10.0 if is_least else 2.0  # of theta_0 in the search
+    text += " in [0, 10]" * is_least
+    problem = replace(result.problem, constraints=[text], reference_outcomes={"steps": steps})
+    result = replace(result, problem=problem)
+
+    def told(mine, theirs):
+        found = with_steps(result, 60, lambda _: mine)
+        other = [replace(one, outcomes={"steps": theirs}) for one in found.held_out.reference]
+        return doubt_of(replace(found, held_out=replace(found.held_out, reference=other)))
+
+    assert told(4.0, 8.0) == ""
+    worse = 2.0 if is_least else 7.0
+    expected = (
+        f"but on 60 held-out queries it breaks {problem.constraints[0]} ({worse:g} on average)"
+    )
+    assert told(worse, 8.0) == expected
+    assert told(*((6.0, 8.0) if is_least else (2.0, 8.0))) == ""
+
+
+def test_a_loss_by_a_constraint_is_compared_like_epsilon():
+    """Both fail three of four held-out queries, of which a number would be broken."""
+    result = half_certified()
+    epsilon = result.problem.epsilon
+    found = held_out(result, 60, 45)
+    alike = [replace(one, theta=result.problem.theta_ref) for one in found.choice]
+    hard = replace(result, held_out=replace(found, reference=alike))
+    limit = f"quality >= {1 - epsilon:.12g} * reference"
+    same = replace(hard, problem=replace(result.problem, epsilon=None, constraints=[limit]))
+    assert same.held_out.excess(same.problem) == hard.held_out.excess(hard.problem)
+    assert doubt_of(same) == doubt_of(hard) == ""
+    poor = replace(same, held_out=held_out(result, 60, 33))
+    assert "and a loss of 20% was allowed" in doubt_of(poor)
+
+
 @pytest.mark.parametrize(("slow", "doubted"), [(30, True), (1, False)])
 def test_a_share_of_held_out_runs_that_is_too_small(slow, doubted):
     result = with_constraint()
@@ -197,6 +236,29 @@ def test_a_reference_that_costs_more_than_the_best_quality_may_is_told():
     assert doubt_of(result) == (
         "but the reference itself breaks cost_usd <= 0.0005 cap 0.1 (0.03 on average)"
     )
+
+
+@pytest.mark.parametrize("reference", ["nano", "pro"])
+def test_a_reference_that_keeps_a_cap_is_no_doubt(reference):
+    """`pro` costs 0.5 USD on one query of eight, of which 0.02 count: 0.00425 on average."""
+
+    def app(models, text):
+        dear = 0.5 if text == "c" else 0.002
+        right = models["answer"] == "pro" or text < "f"
+        return text if right else "?", dear if models["answer"] == "pro" else 0.001
+
+    result = st.select(
+        app,
+        models={"answer": ["nano", "pro"]},
+        dataset=[(text, text) for text in "abcdefgh"],
+        metric=st.metrics.exact_match,
+        reference=reference,
+        budget_usd=5,
+        objective="quality",
+        constraints=["cost_usd <= 0.005 cap 0.02"],
+    )
+    assert result.choice == {"answer": "pro"}
+    assert doubt_of(result) == ""
 
 
 def test_a_reference_that_holds_is_no_doubt():

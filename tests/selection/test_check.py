@@ -8,7 +8,10 @@ import pytest
 from selection.test_select import App, exactly
 
 import scope_torch as st
+from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
+from scope_torch.observation import Observation
+from scope_torch.results.checked import Pair, limits_of
 from scope_torch.traces.reference import LoggedReference
 from scope_torch.traces.summary import LoggedQuery
 
@@ -239,6 +242,49 @@ def test_every_constraint_must_hold(constraint, verdict, broken):
     assert found.verdict == verdict
     assert [str(one.constraint) for one in found.limits if one.kept is False] == broken
     assert len(found.limits) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "mine", "theirs", "number", "ends", "told"),
+    [
+        (
+            "steps <= 1.2 * reference cap 60",
+            40.0,
+            4.0,
+            120,
+            (6.0, 15.0),
+            "10 times the reference (6",
+        ),
+        (
+            "steps <= 1.2 * reference cap 60",
+            40.0,
+            40.0,
+            120,
+            (0.9, 1.1),
+            "1 times the reference (0.9",
+        ),
+        ("steps >= 0.9 * reference in [10, 60]", 12.0, 48.0, 120, (0.1, 0.4), "0.25 times the"),
+        ("quality >= 0.9 * reference", 0.9, 0.3, 4, (0.0, None), "-200.0% (at most "),
+    ],
+)
+def test_an_interval_holds_any_ratio_and_ends_where_nothing_is_known(
+    text, mine, theirs, number, ends, told
+):
+    """Also ratios above 2, and below the least outcome."""
+
+    def one(theta, query, value):
+        return Observation((theta,), query, 0.01, min(value, 1.0), outcomes={"steps": value})
+
+    pairs = [Pair(one(0, q, mine), one(1, q, theirs)) for q in range(number)]
+    (limit,) = limits_of(pairs, [Constraint.parse(text)], 0.05, None, with_interval=True)
+    low, value, high = limit.ratio.lower, limit.ratio.value, limit.ratio.upper
+    assert value == pytest.approx(mine / theirs, rel=1e-12)
+    assert ends[0] < low < value
+    if ends[1] is None:
+        assert high is None
+    else:
+        assert value < high < ends[1]
+    assert told in str(limit)
 
 
 @pytest.mark.parametrize("certificate", ["fresh", "sequence", "population"])
