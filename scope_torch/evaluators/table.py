@@ -302,7 +302,9 @@ class TableEvaluator:
     def average_outcome(self, theta: Sequence[int], limit: Constraint) -> float:
         """That of one configuration."""
         at = self.table.where(theta)
-        return float("nan") if at is None else float(self._counted(limit)[at].mean())
+        return (
+            float("nan") if at is None else float(self._counted(limit)[at].mean(dtype=np.float64))
+        )
 
     def _counted(self, limit: Constraint) -> np.ndarray:
         """What counts for a constraint."""

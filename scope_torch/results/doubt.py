@@ -155,12 +155,15 @@ def _of_cost(problem: SelectionProblem, held_out: HeldOut, on: str) -> Iterator[
 def _of_answers(result: Promised) -> str:
     """Whether a certificate took answers for fixed that are not."""
     varies, report = result.varies, result.report
-    if varies is None or not varies.changed or not result.certified:
+    if not result.certified or report.get("flips") or report.get("certificate") == "population":
         return ""
-    if report.get("flips") or report.get("certificate") == "population":
+    changed, asked = result.evidence.answers.again
+    if varies is not None and varies.changed:  # select asks the reference again
+        changed, asked = varies.changed, varies.asked
+    if not changed:
         return ""
     return (
-        f"but {varies.changed} of {varies.asked} answers changed when they were asked for again, "
+        f"but {changed} of {asked} answers changed when they were asked for again, "
         "which this certificate does not allow for"
     )
 

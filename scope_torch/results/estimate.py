@@ -122,7 +122,7 @@ class Evidence:
             self.answers.add(observation)
             self._of.setdefault(observation.theta, []).append(observation)
         self.tried = {row.theta_cand for row in trace}
-        self.flips = bool(report.get("flips"))
+        self.flips = self.answers.vary(report)
         self.last: dict[tuple[int, ...], TraceRow] = {}
         for row in trace:
             if row.theta_cand is not None and row.upper_c_usd is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from scope_torch.observation import Observation
 
@@ -12,6 +13,10 @@ class Averages:
 
     Args:
         num_queries: Q.
+
+    Attributes:
+        num_again: How many answers were given before to the same query.
+        num_changed: How many of these have another quality.
 
     Examples:
         >>> answers = Averages(num_queries=4)
@@ -24,10 +29,13 @@ class Averages:
         self._num_queries = num_queries
         self._of_query: dict[int, tuple[int, float, float]] = {}  # number, USD, quality
         self._cost_usd = self._quality = 0.0  # sums over the queries seen
+        self.num_again = self.num_changed = 0
 
     def add(self, observation: Observation) -> None:
         """Takes in an observation of this configuration."""
         number, cost, quality = self._of_query.get(observation.query, (0, 0.0, 0.0))
+        self.num_again += number > 0
+        self.num_changed += number > 0 and observation.quality != quality
         new_cost = cost + (observation.cost_usd - cost) / (number + 1)
         new_quality = quality + (observation.quality - quality) / (number + 1)
         self._of_query[observation.query] = number + 1, new_cost, new_quality
@@ -72,6 +80,20 @@ class AllAverages:
     def add(self, observation: Observation) -> None:
         """Takes in an observation."""
         self._of.setdefault(observation.theta, Averages(self._num_queries)).add(observation)
+
+    @property
+    def again(self) -> tuple[int, int]:
+        """How many answers were others than before, and how many were asked for again."""
+        found = self._of.values()
+        return sum(one.num_changed for one in found), sum(one.num_again for one in found)
+
+    def vary(self, report: Mapping[str, Any]) -> bool:
+        """Whether answers vary: one was another when asked for again, or a search was told so.
+
+        Args:
+            report: Of the search.
+        """
+        return bool(self.again[0] or report.get("flips") or report.get("answers_vary"))
 
     def __getitem__(self, theta: tuple[int, ...]) -> Averages:
         return self._of.get(theta) or Averages(self._num_queries)

@@ -205,7 +205,7 @@ class _Maker:
         self._known_thetas = {observation.theta for observation in known} | set(
             problem.offered or ()  # their answers are not in a random order of all queries
         )
-        self._flips = bool(self._report.get("flips"))
+        self._flips = self._answers.vary(self._report)
         found = optimizer.estimates() if isinstance(optimizer, HasEstimates) else None
         self._listed = None if found is None or found.listed is None else found.listed.cpu()
         is_small = self._listed is not None or problem.space.size <= _MOST

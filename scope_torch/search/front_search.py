@@ -61,6 +61,7 @@ NOTHING_LEFT = "no other configuration can improve the front in these bounds"
 _GIVEN_UP = 2.0  # queries after which a hopeless candidate is given up, as in `payoff.py`
 _WORST = math.e  # costs of so many times the dearest mean add nothing
 _LEAST = 1e-9  # costs below this part of c(theta_0) count as it: free LLMs have no logarithm
+_ROUNDING = 1e-12  # of an average quality: one of exactly s_0 is good enough
 _MEAN, _ONE_SD = Beta(0.0, 0.0), Beta(1.0, 1.0)
 
 
@@ -207,7 +208,7 @@ class ScopeFront(SequentialOptimizer):
 
     def _recommend_from(self, front: list[tuple[float, float, tuple[int, ...]]]) -> None:
         """theta_out: the cheapest of the front that seems good enough; else theta_0."""
-        good = (point for point in front if point[1] >= self.problem.s_0)
+        good = (point for point in front if point[1] >= self.problem.s_0 - _ROUNDING)
         cost, _, theta = next(good, (math.inf, 0.0, self.problem.theta_ref))
         before, self._out = self._out, Recommendation(self.problem.theta_ref, "reference")
         if cost < self.problem.reference_cost_usd and theta != self.problem.theta_ref:

@@ -304,6 +304,8 @@ class Rules:
     def report(self) -> dict[str, Any]:
         """Of certificate, payoff and rules of one's own, and the LLMs that are dropped."""
         report = {**self._holes.failing.report(), **self.certificate.report()}
+        if self.known.answers_vary and "flips" not in report:
+            report["answers_vary"] = True
         parts = [part for part in (self._payoff, self._verification) if part is not None]
         for part in (*parts, *self._own):
             report |= part.report()

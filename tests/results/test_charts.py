@@ -6,6 +6,8 @@ import math
 import pytest
 
 from scope_torch.results.page.chart import Chart, log_ticks, ticks
+from scope_torch.results.page.charts import _intervals
+from scope_torch.search.optimizer import TraceRow
 
 
 def test_steps_are_drawn_where_the_values_are():
@@ -35,3 +37,33 @@ def test_ticks_are_few_and_round(high):
         assert len(logs) >= 2
         digits = {round(y / 10 ** math.floor(math.log10(y) + 1e-9), 9) for y in logs}
         assert ratio == 1.3 or digits <= {1, 2, 3, 5}
+
+
+def test_bounds_are_those_of_what_is_theta_out_also_after_a_withdrawal():
+    """theta_0, then 1, then 2; both are withdrawn, one after the other, and 3 comes."""
+    rows = [
+        TraceRow(t, t / 10, t / 10, event, theta_out=(out,), upper_c_usd=bound)
+        for t, (event, out, bound) in enumerate(
+            [
+                ("calibrated", 0, 9.0),
+                ("selected", 0, 5.0),
+                ("improved", 1, 5.0),
+                ("improved", 2, 4.0),
+                ("withdrawn", 1, 70.0),
+                ("withdrawn", 0, 80.0),
+                ("improved", 3, 6.0),
+            ]
+        )
+    ]
+    found = [
+        (start, end, row.theta_out, row.upper_c_usd) for start, end, row in _intervals(rows, 1)
+    ]
+    assert found == [
+        (0.0, 0.2, (0,), 9.0),
+        (0.2, 0.3, (1,), 5.0),
+        (0.3, 0.4, (2,), 4.0),
+        (0.4, 0.5, (1,), 5.0),
+        (0.5, 0.6, (0,), 9.0),
+        (0.6, 1, (3,), 6.0),
+    ]
+    assert _intervals(rows[4:6], 1) == []  # nobody knows their bounds

@@ -1,6 +1,7 @@
 """What speaks against a promise decides the light, and stands in print, page and models.json."""
 
 import json
+import random
 from dataclasses import replace
 from datetime import datetime
 
@@ -8,7 +9,9 @@ import pytest
 from results_for_tests import best_quality, half_certified, joint, with_constraint
 
 import scope_torch as st
+from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import History, Observation
+from scope_torch.problem import SelectionProblem
 from scope_torch.results.doubt import doubt_of
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.page.page import page_of
@@ -266,6 +269,43 @@ def test_a_reference_that_holds_is_no_doubt():
     assert kept.recommendation.theta == kept.problem.theta_ref
     assert doubt_of(kept) == ""
     assert light(kept) == "keep"
+
+
+def varying_search(make, seed, **settings):
+    """Every cheaper configuration is right with probability 0.79, and s_0 is 0.81."""
+    rng, usd = random.Random(seed), {"nano": 1e-4, "mini": 4e-4, "pro": 0.01}
+    llms, queries = (tuple(usd),) * 2, list(range(40))
+    problem = SelectionProblem("x", ("a", "b"), llms, 40, ("pro", "pro"), 0.9, 0.02, epsilon=0.1)
+
+    def system(models, _):
+        return float(rng.random() < 0.79), sum(usd[llm] for llm in models.values())
+
+    search = make(problem, base="mini", seed=seed, **settings)
+    return st.run(problem, search, FunctionEvaluator(problem, system, queries), 1.5)
+
+
+def test_answers_that_changed_in_the_search_are_told():
+    """The certificate takes answers for fixed; nobody had asked the reference again."""
+    result = varying_search(st.make_scope_joint, 0)
+    of = {}
+    for o in result.history:
+        of.setdefault((o.theta, o.query), []).append(o.quality)
+    again = sum(len(answers) - 1 for answers in of.values())
+    assert sum(len(set(answers)) > 1 for answers in of.values()) > 0
+    assert result.certified
+    assert f" of {again} answers changed when they were asked for again" in doubt_of(result)
+    assert light(result) == "doubted"
+    assert not result.evidence.quality(result.recommendation.theta).is_exact
+
+
+def test_nothing_is_sure_if_a_search_was_told_that_answers_vary():
+    """Although a choice by the model's bounds has answered every query."""
+    results = [varying_search(st.make_scope, seed, certificate_flips=0.2) for seed in range(3)]
+    assert any(result.choice != {"a": "pro", "b": "pro"} for result in results)
+    for result in results:
+        assert result.report["answers_vary"]
+        assert not result.certified
+        assert light(result) != "proven"
 
 
 def test_all_modules_are_named_however_many_there_are():

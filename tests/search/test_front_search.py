@@ -84,6 +84,21 @@ def test_theta_out_is_the_cheapest_of_the_front_that_is_good_enough():
     assert at(task, good[0])[0] == pytest.approx(task.best_cost)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "own", "epsilon"), [(80, 72, 0.1), (80, 71, 0.1), (60, 57, 0.05)]
+)
+def test_theta_out_may_have_exactly_the_threshold(theirs, own, epsilon):
+    """s_0 of 80 of 100 is 0.7200000000000001 at epsilon = 0.1, and 72 of 100 are good enough."""
+    quality = (np.arange(100) < np.array([[30], [own], [theirs]])).astype(float)
+    cost = np.array([[0.001], [0.002], [0.02]]) * np.ones(100)
+    task = KnownTask.of(cost, quality, (2,), epsilon=epsilon)
+    assert task.problem.s_0 == pytest.approx(theirs * (1 - epsilon) / 100)
+    search = make(task.problem, 0)
+    drive(search, task, 10_000)
+    is_enough = 100 * own >= round(theirs * (100 - 100 * epsilon))
+    assert search.recommend().theta == ((1,) if is_enough else (2,))
+
+
 def test_free_llms_do_not_stop_it():
     task = KnownTask.random(3, (3, 3), 12, graded=False)
     free = task.table.cost_usd.copy()

@@ -5,7 +5,7 @@ import pytest
 
 from scope_torch.constraints import at_most
 from scope_torch.errors import InputError
-from scope_torch.evaluators.table import TableEvaluator
+from scope_torch.evaluators.table import RecordedTable, TableEvaluator
 from scope_torch.observation import Request
 from scope_torch.tasks.table import load_table, table_task
 
@@ -136,3 +136,18 @@ def test_a_cost_that_is_a_truth_value_is_refused(cost, other, tmp_path):
         load_table(path, ["llm"])
     path.write_text("llm,query,quality,cost_usd\na,1,true,0.2\nb,1,false,0.1\n")
     assert load_table(path, ["llm"]).quality[:, 0].tolist() == [1.0, 0.0]
+
+
+def test_averages_of_small_floats_are_taken_in_float64():
+    """19 of 20 runs keep the bound: 0.95 exactly, and no least share of 0.95 is missed."""
+    seconds = np.tile(np.array([7.0] * 19 + [9.0], dtype=np.float32), (2, 1))
+    ones = np.ones((2, 20), dtype=np.float32)
+    names = tuple(map(str, range(20)))
+    table = RecordedTable(("a",), (("mini", "pro"),), names, ones, ones, {"latency_s": seconds})
+    ours = TableEvaluator(table)
+    assert ours.average_outcome((1,), at_most("latency_s", 8, quantile=0.95)) == 19 / 20
+    mean = at_most("latency_s", 8, within=(0, 10))
+    tenths = RecordedTable(
+        ("a",), (("mini", "pro"),), names, ones, ones, {"latency_s": np.full_like(seconds, 0.1)}
+    )
+    assert TableEvaluator(tenths).average_outcome((1,), mean) == float(np.float32(0.1))

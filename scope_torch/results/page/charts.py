@@ -112,12 +112,19 @@ def _turns(view: View, x_max: float) -> Chart | None:
 
 
 def _intervals(rows: Sequence[TraceRow], end: float) -> list[tuple[float, float, TraceRow]]:
-    """For each theta_out: the spend at which it was chosen and replaced, and the row of the choice.
+    """For each theta_out: the spend at which it became and ended as it, and the row of the choice.
 
     Args:
         rows: The trace.
         end: Spend in USD at which the last theta_out ends.
     """
-    chosen = [row for row in rows if row.event in ("calibrated", "improved")]
-    ends = [*(row.spend_usd for row in chosen[1:]), end]
-    return [(row.spend_usd, until, row) for row, until in zip(chosen, ends, strict=False)]
+    chosen, changes = dict[tuple[int, ...], TraceRow](), list[tuple[float, TraceRow | None]]()
+    for row in rows:
+        if row.event in ("calibrated", "improved"):
+            chosen[row.theta_out] = row
+        elif row.event != "withdrawn":  # then an earlier one is theta_out again
+            continue
+        changes.append((row.spend_usd, chosen.get(row.theta_out)))
+    ends = [*(spend_usd for spend_usd, _ in changes[1:]), end]
+    both = zip(changes, ends, strict=False)
+    return [(start, until, row) for (start, row), until in both if row is not None]
