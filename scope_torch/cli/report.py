@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 Groups = Mapping[Group, Sequence[FinishedRun]]
 _MOST_REMARKS = 5  # on the screen; `table.md` has all
+# How each file begins that a report writes. A user may have another one of this name: `runs.csv` is
+# what the guide calls a recorded table.
+_BEGINNINGS = {
+    "methods.csv": b"task,method,budget_usd,runs",
+    "runs.csv": b"task,method,budget_usd,path",
+    "table.tex": rb"\begin{tabular}{ll",
+    "table.md": b"| task ",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -69,7 +77,8 @@ def report(output_dir: Path, *, with_latex: bool = False) -> str:
         The short tables in Markdown, a list of unfinished and failed runs, and the files written.
 
     Raises:
-        InputError: If there is no finished run, or a file cannot be written.
+        InputError: If there is no finished run, or a file cannot be written, or holds something
+            else; nothing is written then.
     """
     found, remarks = load_runs(output_dir)
     groups = in_order(found)
@@ -78,6 +87,8 @@ def report(output_dir: Path, *, with_latex: bool = False) -> str:
     if with_latex:
         files["table.tex"] = latex(groups)
     files["table.md"] = _text([*tables, legend(groups), [f"- {remark}" for remark in remarks]])
+    for name in files:
+        _refuse_another(output_dir / name)
     for name, content in files.items():
         write_atomically(output_dir / name, content)
     shown = remarks[:_MOST_REMARKS]
@@ -86,6 +97,13 @@ def report(output_dir: Path, *, with_latex: bool = False) -> str:
     drawn = list(_figures(output_dir, groups))
     written = f"written to {output_dir}: {', '.join([*files, *drawn])}"
     return _text([*tables, legend(groups), [*shown, written]])
+
+
+def _refuse_another(path: Path) -> None:
+    """Refuses a file that no report has written."""
+    before = path.read_bytes() if path.exists() else b""
+    if before.strip() and not before.startswith(_BEGINNINGS[path.name]):
+        raise InputError(f"{path} holds something else; rename it, or move it away")
 
 
 def _text(blocks: Sequence[Sequence[str]]) -> str:

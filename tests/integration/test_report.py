@@ -167,6 +167,22 @@ def test_the_option_of_the_command_line(outputs, no_figures, capsys):
     assert (outputs / "table.tex").exists()
 
 
+@pytest.mark.parametrize("name", ["runs.csv", "methods.csv", "table.md", "table.tex"])
+def test_a_file_of_the_user_stays(outputs, no_figures, capsys, name):
+    """`runs.csv` is what the guide calls a recorded table."""
+    report(outputs, with_latex=True)
+    report(outputs, with_latex=True)  # its own files are written anew
+    for path in outputs.glob("*.*"):
+        path.unlink()
+    (outputs / name).write_text("planner,solver,query,quality,cost_usd\nmini,pro,0,1,0.1\n")
+    with pytest.raises(SystemExit) as exit_info:
+        main([str(outputs), "--latex"])
+    assert exit_info.value.code == 2
+    assert f"{name} holds something else; rename it, or move" in capsys.readouterr().err
+    assert [path.name for path in outputs.glob("*.*")] == [name]
+    assert (outputs / name).read_text().endswith("mini,pro,0,1,0.1\n")
+
+
 def test_tables_without_matplotlib(outputs, no_figures):
     text = report(outputs)
     assert "| synthetic | scope " in text
