@@ -37,6 +37,8 @@ _MEASURED = {f"{part}/settings.json": ("evaluator",) for part in _PARTS}
 _BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
 _PRICES = "input_usd_per_mtok", "output_usd_per_mtok", "cached_input_usd_per_mtok", "cached"
 _PRICES += "usd_per_s", "batch"
+# What a run writes after its settings, under names that a file of the user may have.
+_LATER = "queries.json", "trace.csv", "result.json", "check.json", "recheck.json"
 _MEND = "Restore them, or choose another run_dir (on the command line: output_dir)"
 
 
@@ -54,8 +56,9 @@ def open_run_dir(
 
     Raises:
         InputError: If the directory cannot be written, is damaged, or holds a run with other
-            settings, or if the evaluator cannot tell its queries from others.
+            settings or files of no run, or if the evaluator cannot tell its queries from others.
     """
+    _refuse_files_of_no_run(run_dir)
     described = query_facts(evaluator)
     _make(run_dir)
     journal = Journal(run_dir / "journal.jsonl", not getattr(evaluator, "free", False))
@@ -80,6 +83,7 @@ def begin(run_dir: Path, problem: dict[str, Any], evaluator: Evaluator) -> None:
     Raises:
         InputError: See `open_run_dir`.
     """
+    _refuse_files_of_no_run(run_dir)
     described = query_facts(evaluator)
     settings: dict[str, Any] = {
         "problem": problem,
@@ -167,6 +171,18 @@ def with_fingerprint_of_today(old: dict[str, Any], evaluator: Evaluator) -> dict
     """Settings; if an earlier version recorded the same evaluator, as this one would."""
     earlier = evaluator.earlier_fingerprints() if isinstance(evaluator, HasPast) else []
     return {**old, "evaluator": evaluator.fingerprint()} if old["evaluator"] in earlier else old
+
+
+def _refuse_files_of_no_run(run_dir: Path) -> None:
+    """Refuses a folder of the user in which a run would replace files."""
+    if any((run_dir / name).exists() for name in (BEGUN, "settings.json", "journal.jsonl")):
+        return
+    for name in _LATER:
+        if (run_dir / name).is_file():
+            raise InputError(
+                f"{run_dir / name} is of no run, and a run would replace it; choose another "
+                "folder, or move the file away"
+            )
 
 
 def _make(folder: Path) -> None:

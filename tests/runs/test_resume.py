@@ -41,6 +41,15 @@ def journaled(run_dir: Path) -> list[Observation]:
     return [Observation.from_json(line) for line in lines]
 
 
+@pytest.mark.parametrize("name", ["queries.json", "trace.csv", "result.json"])
+def test_a_file_of_the_user_stays(tmp_path, name):
+    (tmp_path / name).write_text('{"mine": 1}')
+    with pytest.raises(InputError, match=f"{name} is of no run, and a run would"):
+        search(CountingEvaluator(TASK), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == '{"mine": 1}'
+
+
 @pytest.mark.parametrize(
     ("every", "concurrency", "batch_size"),
     [(1, 1, 1), (3, 1, 4), (3, 3, 1), (3, 3, 4), (10, 1, 1), (10, 3, 4)],
