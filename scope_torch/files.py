@@ -109,17 +109,24 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
 
 
 def check_folder(path: Path, name: str = "") -> None:
-    """Refuses a file whose folder is missing, before anything is paid for what it will hold.
+    """Refuses a file that cannot be written, before anything is paid for what it will hold.
 
     Args:
         path: The file.
         name: Of the argument that gives it, for the message.
 
     Raises:
-        InputError: If the folder does not exist.
+        InputError: If it is a folder, or is in none that may be written into.
     """
     if not path.parent.is_dir():
-        raise InputError(f"{name} {path}: {path.parent} is not a folder".lstrip())
+        why = f"{path.parent} is not a folder"
+    elif path.is_dir():
+        why = "it is a folder; name a file in it"
+    elif not os.access(path.parent, os.W_OK):
+        why = f"no file can be written into {path.parent}"
+    else:
+        return
+    raise InputError(f"{name} {path}: {why}".lstrip())
 
 
 def inside(folder: Path, *names: str) -> Path:

@@ -55,7 +55,7 @@ def ended(
     """
     try:
         found = act()
-        print("\n".join(map(printable, str(found).splitlines())))
+        _say(found)
     except (InputError, OSError) as error:
         print(f"{command}: {error}", file=sys.stderr)
         sys.exit(2)
@@ -88,8 +88,16 @@ def checked(asked: argparse.Namespace) -> CheckResult | str:
         reference = _logged(asked.models, given) or models
     found = check(app, new, reference=reference, **given)
     if asked.markdown is not None:
-        write_atomically(asked.markdown, found.markdown())
+        try:
+            write_atomically(asked.markdown, found.markdown())
+        except InputError:
+            _say(found)  # it was paid for
+            raise
     return found
+
+
+def _say(found: CheckResult | RecheckResult | str) -> None:
+    print("\n".join(map(printable, str(found).splitlines())), flush=True)
 
 
 def new_app(asked: argparse.Namespace) -> Any:

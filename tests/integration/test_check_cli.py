@@ -364,3 +364,24 @@ def test_a_folder_that_is_missing_is_told_before_anything_is_paid(folder, capsys
     assert check("--markdown", "nodir/comment.md") == 2
     assert "--markdown nodir/comment.md: nodir is not a folder" in capsys.readouterr().err
     assert num_calls() == 0
+
+
+def test_a_place_for_the_comment_that_cannot_be_written_is_told_before_anything_is_paid(
+    folder, capsys, monkeypatch
+):
+    assert check("--markdown", ".") == 2
+    assert "--markdown .: it is a folder; name a file in it" in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    assert check("--markdown", "comment.md") == 2
+    message = "--markdown comment.md: no file can be written into .\n"
+    assert capsys.readouterr().err.endswith(message)
+    assert num_calls() == 0
+
+
+def test_a_comment_that_cannot_be_written_hides_no_verdict(folder, capsys):
+    with open("my_app.py", "a") as file:  # the application makes a folder of this name
+        file.write('\nPath("comment.md").mkdir(exist_ok=True)\n')
+    assert check("--markdown", "comment.md") == 2
+    told = capsys.readouterr()
+    assert told.out.startswith("pass: answer=mini (was pro)\n")
+    assert "cannot write comment.md: Is a directory" in told.err

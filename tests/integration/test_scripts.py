@@ -127,6 +127,7 @@ def test_the_paper_s_cost_is_shown_where_it_has_one(name, reference, cost):
     ("arguments", "message"),
     [
         (["absent/runs.csv", "task=synthetic"], "absent is not a folder"),
+        ([".", "task=synthetic"], "it is a folder; name a file in it"),
         (["runs.csv", "task=synthetix"], "Could not find 'task/synthetix'"),
         (["runs.csv", "task=airport_city", "evaluator=live"], "needs llm.base_url"),
         (["runs.csv", "task=airport_city", "task.table=null"], "give task.table"),
@@ -261,6 +262,10 @@ def test_theta_of_a_finished_run(call, tmp_path):
         (
             ["--theta", *THETA, "--out", "nodir/x.json", "--", "task=data_imputation"],
             "--out nodir/x.json: nodir is not a folder",
+        ),
+        (
+            ["--theta", *THETA, "--out", ".", "--", "task=data_imputation"],
+            "--out .: it is a folder; name a file in it",
         ),
         (["--theta", *THETA, "--", "task=data_imputation", "experiment=nan"], "Config group"),
     ],
