@@ -15,15 +15,12 @@ from typing import Any, NoReturn, get_args
 
 from scope_torch.cli.executors import executor_of
 from scope_torch.errors import InputError, printable
-from scope_torch.evaluators.application import items_of
 from scope_torch.files import check_folder, write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.results.checked import Certificate, CheckResult
 from scope_torch.results.rechecked import RecheckResult
 from scope_torch.results.saving import load_models
-from scope_torch.runs.journal import read_journal
 from scope_torch.selection.check import check
-from scope_torch.traces.reference import LoggedReference, load_reference
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _OF_BOTH = (
@@ -83,10 +80,7 @@ def checked(asked: argparse.Namespace) -> CheckResult | str:
     if new == models and "=" not in asked.new[0]:  # its notes or fallbacks have changed
         return f"nothing to check: {asked.new[0]} has the LLMs of {asked.models}"
     app, given = new_app(asked), arguments_of(asked, *_OF_CHECK)
-    reference: Mapping[str, str] = models
-    if new == models or not _began_to_ask(asked.run_dir):
-        reference = _logged(asked.models, given) or models
-    found = check(app, new, reference=reference, **given)
+    found = check(app, new, reference=asked.models, **given)
     if asked.markdown is not None:
         try:
             write_atomically(asked.markdown, found.markdown())
@@ -127,24 +121,6 @@ def arguments_of(asked: argparse.Namespace, *more: str) -> dict[str, Any]:
         "metric": None if metric is None else _object(metric),
         **{name: value for name, value in given.items() if value is not None},
     }
-
-
-def _logged(path: Path, given: Mapping[str, Any]) -> LoggedReference | None:
-    """The reference with its answers to the inputs; None if the file has none, or not to all."""
-    if path.suffix != ".json" or "queries" not in json.loads(path.read_text(encoding="utf-8")):
-        return None
-    found, items = load_reference(path), items_of(given["dataset"], given["metric"] is not None)
-    try:
-        return found.only([str(item.input) for item in items]).checked(len(items))
-    except InputError as error:
-        print(f"check: the answers in {path} are not used: {error}", file=sys.stderr)
-        return None
-
-
-def _began_to_ask(run_dir: Path | None) -> bool:
-    """Whether a run has asked the reference: earlier versions read names alone from a log."""
-    path = None if run_dir is None else run_dir / "journal.jsonl"
-    return path is not None and any(not any(one.theta) for one in read_journal(path))
 
 
 def _new(told: Sequence[str], reference: dict[str, str]) -> dict[str, str]:

@@ -16,19 +16,21 @@ from typing import Any, get_args
 
 from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
+from scope_torch.evaluators.application import items_of
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.factors import choice_of
 from scope_torch.files import write_atomically
 from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict, limits_of
 from scope_torch.results.saving import load_models
+from scope_torch.runs.journal import read_journal
 from scope_torch.selection.arguments import Arguments
 from scope_torch.selection.before import logged_reference
-from scope_torch.selection.checks import check_kind, checked_number, checked_size
+from scope_torch.selection.checks import check_kind, checked_number, checked_size, in_order
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
 from scope_torch.selection.setup import ONLY_MODULE, Setup, constraints_of, set_up
 from scope_torch.selection.steps import by_codes
-from scope_torch.traces.reference import LoggedReference
+from scope_torch.traces.reference import LoggedReference, load_reference
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +66,9 @@ def check(
         app: As for `select`.
         configuration: The new LLM of each module, or one name for all; or a file of
             `RunResult.save`.
-        reference: The LLMs to compare with, likewise; or what `load_reference` reads, which then is
-            not asked. None: with `min_quality` and absolute constraints there is nothing to compare
-            with.
+        reference: The LLMs to compare with, likewise; or what `load_reference` reads, or its file,
+            if that calls each query by its input: it then is not asked. None: with `min_quality`
+            and absolute constraints there is nothing to compare with.
         constraints: As for `select`; here they may bound `cost_usd` too.
         delta: Probability of a wrong verdict, in (0, 1); of each of the two.
         certificate: What the verdict is about. `fresh`: expected outcomes on these queries, even if
@@ -105,6 +107,7 @@ def check(
         raise InputError(f"certificate={certificate!r} must be one of {get_args(Certificate)}")
     if not 0 < checked_number("delta", delta) < 1:
         raise InputError(f"delta={delta} must lie in (0, 1)")
+    reference = _with_answers(configuration, reference, arguments)
     setup, theta, limits = between(app, configuration, reference, constraints, arguments)
     has_reference = any(one.is_relative for one in limits)
     Q = setup.problem.num_queries
@@ -186,6 +189,46 @@ def llms_of(configuration: Any) -> Any:
     if isinstance(configuration, str | Path):
         return load_models(configuration)
     raise InputError(f"{configuration!r:.80} must name an LLM, or one for each module, or a file")
+
+
+def _with_answers(
+    configuration: Named, reference: Named | None, arguments: dict[str, Any]
+) -> Named | None:
+    """The reference, with its answers to the inputs if it is a file that has them all.
+
+    A data set that can be read only once becomes a list.
+
+    Raises:
+        InputError: If the file or the data set cannot be read.
+    """
+    is_json = isinstance(reference, str | Path) and Path(reference).suffix == ".json"
+    if not is_json or "dataset" not in arguments:
+        return reference
+    path, new, models = Path(reference), llms_of(configuration), llms_of(reference)
+    new = dict.fromkeys(models, new) if isinstance(new, str) else new
+    is_log = "queries" in json.loads(path.read_text(encoding="utf-8"))
+    if not is_log or (new != models and _began_to_ask(arguments.get("run_dir"))):
+        return reference
+    if isinstance(arguments["dataset"], Iterator):
+        arguments["dataset"] = list(arguments["dataset"])
+    items = items_of(in_order(arguments["dataset"]), arguments.get("metric") is not None)
+    found = load_reference(path)
+    try:
+        return found.only([str(item.input) for item in items]).checked(len(items))
+    except InputError as error:
+        logger.warning(
+            "the answers in %s are not used, and the reference is asked: %s. A log must call each "
+            "query by its input",
+            path,
+            error,
+        )
+        return reference
+
+
+def _began_to_ask(run_dir: Path | str | None) -> bool:
+    """Whether a run has asked the reference: earlier versions read names alone from a log."""
+    path = None if run_dir is None else Path(run_dir) / "journal.jsonl"
+    return path is not None and any(not any(one.theta) for one in read_journal(path))
 
 
 def _limits(setup: Setup, constraints: Sequence[Constraint]) -> list[Constraint]:

@@ -77,7 +77,10 @@ class LoggedReference(Mapping[str, str]):
         names = [printable(str(query)) for query in queries]  # a log has texts
         for name in names:
             if name not in known:
-                raise InputError(f"query {name!r} is not in the log; leave it out, or log it")
+                raise InputError(
+                    f"no query of the log is called {name!r}; leave it out, or give the name that "
+                    f"it has there, such as {next(iter(known), '')!r}"
+                )
         return LoggedReference(self.models, [known[name] for name in names])
 
     def checked(self, num_queries: int) -> LoggedReference:

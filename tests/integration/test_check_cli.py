@@ -223,14 +223,16 @@ def test_a_logged_reference_is_not_asked(folder, capsys):
     assert capsys.readouterr().out == told
 
 
-def test_a_log_that_does_not_fit_is_told_and_the_reference_asked(folder, capsys):
+def test_a_log_that_does_not_fit_is_told_and_the_reference_asked(folder, capsys, caplog):
     """It has other queries, though as many, or no scores."""
     for quality, queries in {None: range(400), 1.0: range(1, 401)}.items():
         logged(quality, queries)
         assert check() == 0
-        told = capsys.readouterr()
-        assert "the answers in models.json are not used: " in told.err
-        assert told.out.startswith("pass")
+        said = caplog.messages.pop()
+        assert said.startswith("the answers in models.json are not used, and the reference is ask")
+        assert quality is None or "no query of the log is called '0'; leave it out, or" in said
+        assert said.endswith("A log must call each query by its input")
+        assert capsys.readouterr().out.startswith("pass")
         assert Path("calls.txt").read_text().count("pro") > 50
         Path("calls.txt").unlink()
 

@@ -12,8 +12,8 @@ from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.results.checked import Pair, limits_of
-from scope_torch.traces.reference import LoggedReference
-from scope_torch.traces.summary import LoggedQuery
+from scope_torch.traces.reference import LoggedReference, save_reference
+from scope_torch.traces.summary import LoggedQuery, Summary, TracedModule
 
 Q = 150
 PRO = {"plan": "pro", "solve": "pro"}
@@ -187,6 +187,22 @@ def test_a_logged_reference_is_never_asked():
     # A change of the program alone, with the same LLMs
     worse = st.check(lambda *_: ("", 0.02), PRO, **arguments(reference=logged))
     assert worse.verdict == "fail"
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_file_with_the_answers_is_not_asked_either(tmp_path, once):
+    """Where it calls the queries by their inputs; in any order, and also a data set read once."""
+    path, given = tmp_path / "reference.json", arguments()
+    names = [str(question) for question, _ in given["dataset"]]
+    rows = [LoggedQuery(name, 1, 0.02, 1.0, None) for name in reversed(names)]
+    modules = {module: TracedModule(llm) for module, llm in PRO.items()}
+    save_reference(path, Summary(modules, rows), {})
+    given["dataset"] = iter(given["dataset"]) if once else given["dataset"]
+    app = App()
+    found = st.check(app, MINI, **given | {"reference": str(path)})
+    assert found.verdict == "pass"
+    assert found.is_logged
+    assert of(app, PRO) == []
 
 
 def test_a_recheck_says_that_its_reference_is_logged(tmp_path):

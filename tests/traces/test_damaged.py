@@ -343,7 +343,7 @@ def test_a_query_that_was_not_logged():
     assert reference.only(["q", "q"]).averages()["num_queries"] == 2
     numbered = LoggedReference({}, [LoggedQuery("7", 1, 0.5, 1.0, None)])
     assert [query.id for query in numbered.only([7]).queries] == ["7"]  # a data set's own numbers
-    with pytest.raises(InputError, match="query 'p' is not in the log"):
+    with pytest.raises(InputError, match="no query of the log is called 'p'; leave"):
         reference.only(["p"])
 
 
