@@ -9,6 +9,8 @@ from numbers import Number, Real
 from pathlib import Path
 from typing import Any
 
+# For messages that are told in Python and by commands.
+ANOTHER_RUN_DIR = "another run_dir (on the command line: output_dir, or --run-dir)"
 # Control characters, ends of lines, lone surrogates, and marks that turn the direction of writing.
 _UNPRINTABLE = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
@@ -54,7 +56,7 @@ def cannot_write(path: Path, error: OSError) -> InputError:
     elif error.errno == errno.ELOOP:
         mend = "files are not written through links: remove it"
     else:
-        mend = "make it writable, or choose another run_dir"
+        mend = "choose another place, or make this one writable"
     reason = "it is a link" if error.errno == errno.ELOOP else error.strerror or error
     return InputError(f"cannot write {path}: {reason}; {mend}")
 

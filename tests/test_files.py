@@ -219,6 +219,13 @@ def test_an_error_while_writing_leaves_the_old_file(tmp_path):
         write_atomically(tmp_path / "none" / "file", "x")
 
 
+def test_a_message_names_no_argument_that_the_caller_may_not_have(tmp_path):
+    with pytest.raises(InputError) as caught:
+        write_atomically(tmp_path / "nodir" / "page.html", "x")
+    mend = "No such file or directory; choose another place, or make this one writable"
+    assert str(caught.value).endswith(mend)
+
+
 def test_answers_and_journals_are_for_their_owner(tmp_path, monkeypatch):
     before = os.umask(0o022)
     try:

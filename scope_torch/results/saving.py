@@ -29,6 +29,7 @@ from scope_torch.files import write_atomically
 
 VERSION = 1
 _NAMES = '"models.json", "models.yaml", ".env", "litellm.yaml" or "report.html"'
+_OF_OTHERS = "holds something else; choose another name, or move it away"
 _MODULE = "# module "
 # Names with one of these in front are known to LiteLLM as they are.
 _PROVIDERS = (
@@ -81,11 +82,11 @@ def save_models(
     path = Path(path)
     content = {"version": VERSION, "models": dict(models), **facts}
     text = _form(path)(content)
-    if (before := _text_of(path) if path.exists() else "").strip():
+    if (before := _text_before(path)).strip():
         if _is_env(path):
             text = _lines_of_others(before, text) + text
         elif not _is_ours(path, before):
-            raise InputError(f"{path} holds something else; choose another name, or move it away")
+            raise InputError(f"{path} {_OF_OTHERS}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -139,6 +140,16 @@ def load_chain(path: Path | str) -> list[dict[str, str]]:
             where = f" in fallback {number}" if number else ""
             raise InputError(f"{path} gives no LLM for each module{where}; {mend}")
     return [{module: choice_of(llm) for module, llm in models.items()} for models in chain]
+
+
+def _text_before(path: Path) -> str:
+    """What a file holds that is written now; "" if there is none."""
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} {_OF_OTHERS}") from error
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def _text_of(path: Path) -> str:

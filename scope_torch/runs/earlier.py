@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
-from scope_torch.errors import InputError
+from scope_torch.errors import ANOTHER_RUN_DIR, InputError
 from scope_torch.files import path_of, write_atomically
 from scope_torch.observation import to_lines
 from scope_torch.problem import SelectionProblem
@@ -97,7 +97,7 @@ def refuse_others(paths: Sequence[Path | str], folder: Path) -> None:
     if before != names:
         raise InputError(
             f"{folder} continues from {before or 'no other run'}, not from {names or 'none'}; "
-            "restore continue_from, or choose another run_dir"
+            f"restore continue_from, or choose {ANOTHER_RUN_DIR}"
         )
 
 
@@ -122,7 +122,7 @@ def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> Taken | None:
     if graded_otherwise(before, evaluator, folder):
         raise InputError(
             f"{folder} has taken over answers that another metric had graded; restore the metric, "
-            "or choose another run_dir: continue_from then grades the kept outputs anew"
+            f"or choose {ANOTHER_RUN_DIR}: continue_from then grades the kept outputs anew"
         )
     sources = [Source(**source) for source in facts["sources"]]
     observations = read_journal(folder / OBSERVATIONS)

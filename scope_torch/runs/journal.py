@@ -266,7 +266,7 @@ def _lock(fileno: int, path: Path) -> None:
         _ofd_lock(fileno, "F_OFD_SETLK")
     except OSError as error:
         raise InputError(
-            f"{path} cannot be locked: {error.strerror}; choose a run_dir on another disk"
+            f"{path} cannot be locked: {error.strerror}; choose a place on another disk"
         ) from error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scope_torch.errors import InputError, cannot_write
+from scope_torch.errors import ANOTHER_RUN_DIR, InputError, cannot_write
 from scope_torch.runs.changed_settings import differences, in_words
 from scope_torch.runs.directory import finished_summary, read_json, read_settings, write_json
 from scope_torch.runs.evaluator import (
@@ -39,7 +39,7 @@ _PRICES = "input_usd_per_mtok", "output_usd_per_mtok", "cached_input_usd_per_mto
 _PRICES += "usd_per_s", "batch"
 # What a run writes after its settings, under names that a file of the user may have.
 _LATER = "queries.json", "trace.csv", "result.json", "check.json", "recheck.json"
-_MEND = "Restore them, or choose another run_dir (on the command line: output_dir)"
+_MEND = f"Restore them, or choose {ANOTHER_RUN_DIR}"
 
 
 def open_run_dir(

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from scope_torch.errors import InputError
+from scope_torch.errors import ANOTHER_RUN_DIR, InputError
 from scope_torch.observation import History, Observation, Request
 from scope_torch.runs.evaluator import Evaluator, LosesCalls, kept_answers
 from scope_torch.runs.journal import Journal
@@ -215,7 +215,7 @@ class ObservationSource:
         if unexpected and self._journal is not None:
             raise InputError(
                 f"{self._journal.path} has {len(unexpected)} observations that this search does "
-                f"not ask for, such as {min(unexpected)}; choose another run_dir to search anew"
+                f"not ask for, such as {min(unexpected)}; choose {ANOTHER_RUN_DIR} to search anew"
             )
 
     def _raise_most(self, arrived: Observation) -> None:

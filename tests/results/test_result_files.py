@@ -223,6 +223,16 @@ def test_files_that_are_not_there(tmp_path):
         joint().save(tmp_path / "file" / "models.json")
 
 
+def test_what_cannot_be_replaced_is_told_in_words_of_a_file(tmp_path):
+    (tmp_path / "models.json").mkdir()
+    message = r"cannot write \S+models\.json: Is a directory; choose another place, or make"
+    with pytest.raises(InputError, match=message):
+        save_models(tmp_path / "models.json", {"plan": "medium"}, {})
+    (tmp_path / "data.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"data\.json holds something else; choose another name"):
+        save_models(tmp_path / "data.json", {"plan": "medium"}, {})
+
+
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_every_key_of_the_result_is_explained(make):
     task = synthetic_task()

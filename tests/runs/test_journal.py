@@ -426,10 +426,10 @@ def test_a_locked_first_byte_is_a_brace(path, monkeypatch):
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(InputError, match="choose another run_dir"):
+    with pytest.raises(InputError, match="choose another place"):
         Journal(tmp_path)  # a directory
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="choose another run_dir"):
+    with pytest.raises(InputError, match="choose another place"):
         Journal(tmp_path / "file" / "journal.jsonl")
     with pytest.raises(InputError, match="No such file"):
         Journal(tmp_path / "absent" / "journal.jsonl")

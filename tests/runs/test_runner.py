@@ -264,7 +264,7 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_is_paid(t
     (tmp_path / "run" / "journal.jsonl").mkdir(parents=True)
     evaluator = CountingEvaluator(TASK)
     for run_dir in ("file", "file/run", "run"):
-        with pytest.raises(InputError, match="choose another run_dir"):
+        with pytest.raises(InputError, match="choose another place"):
             search(evaluator, run_dir=tmp_path / run_dir)
     assert not evaluator.paid
 

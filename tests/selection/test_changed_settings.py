@@ -7,7 +7,7 @@ import scope_torch as st
 from scope_torch.errors import InputError
 
 DRAWN = "(holdout= and seed= decide which are searched)"
-MEND = "Restore them, or choose another run_dir (on the command line: output_dir)"
+MEND = "Restore them, or choose another run_dir (on the command line: output_dir, or --run-dir)"
 ALIKE = [(text, text.upper()) for text in ["one"] * 30]
 
 
