@@ -306,7 +306,7 @@ class RunResult:
         """
         if self.front is None:
             raise InputError(
-                "this result has no front: run() makes it, of problems with a bound on quality only"
+                "this result has no front: run() makes one if a bound on quality is the only one"
             )
         return self.front
 

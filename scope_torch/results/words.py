@@ -14,6 +14,7 @@ from scope_torch.results.bill import Bill
 from scope_torch.results.digits import per_thousand, percent, plain, quality, share, usd
 from scope_torch.results.doubt import Promised, confidence, doubt_of, not_asked, sampled
 from scope_torch.results.estimate import MODEL, Estimate
+from scope_torch.search.front import FrontTable
 from scope_torch.search.stopping import (
     FREE_CANDIDATE,
     GAP_CLOSED,
@@ -24,7 +25,7 @@ from scope_torch.search.stopping import (
 
 _WIDTH = 109
 _IF_FIXED = ", if answers do not vary"  # from call to call
-_MORE = 'more: .table() .pareto() .plot() .disagreements() .bill .why .save("models.json")'
+_MORE = 'more: .table(){} .plot() .disagreements() .bill .why .save("models.json")'
 _STOPS = {
     "budget": "the budget is spent",
     "time limit": "the time is over",
@@ -70,6 +71,11 @@ class Told(Promised, Protocol):
         ...
 
     @property
+    def front(self) -> FrontTable | None:
+        """What to use if more loss is accepted; None if the problem has further constraints."""
+        ...
+
+    @property
     def reference_again(self) -> Sequence[Observation]:
         """Its second answers."""
         ...
@@ -99,7 +105,7 @@ def lines_of(result: Told, width: int = _WIDTH) -> dict[str, str]:
         **({"doubt": doubt} if (doubt := doubt_of(result)) else {}),
         "search": _search(result),
         "bill": _bill(result.bill) + _dropped(result),
-        "more": _MORE,
+        "more": _MORE.format("" if result.front is None else " .pareto()"),
     }
     return {name: _fitted(name, line, width) for name, line in lines.items()}
 

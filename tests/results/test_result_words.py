@@ -87,6 +87,14 @@ def test_the_words_of_the_best_quality():
     assert lines[2].endswith("its constraint holds")
 
 
+def test_a_front_is_offered_only_where_there_is_one():
+    result = best_quality()
+    assert str(result).splitlines()[-1].startswith("more: .table() .plot() ")
+    with pytest.raises(InputError, match=r"has no front: run.. makes one if a bound on quality is"):
+        result.pareto()
+    assert "more: .table() .pareto() .plot() " in str(joint())
+
+
 def test_the_expected_return_of_another_usd():
     result = joint(0.05)
     more = replace(result, report={**result.report, "expected_return": 34.567})

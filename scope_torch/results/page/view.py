@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from scope_torch.results.doubt import doubt_of
 from scope_torch.results.words import Told
-from scope_torch.search.front import FrontTable
 from scope_torch.search.optimizer import TraceRow
 
 if TYPE_CHECKING:
@@ -50,11 +49,6 @@ class Shown(Told, Protocol):
     @property
     def settings(self) -> Mapping[str, Any]:
         """Everything that decides the run."""
-        ...
-
-    @property
-    def front(self) -> FrontTable | None:
-        """What to use if more loss is accepted."""
         ...
 
     def disagreements(self) -> polars.DataFrame:
