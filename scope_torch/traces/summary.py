@@ -134,8 +134,8 @@ def summarize(traces: Traces, rules: TraceRules | None = None) -> Summary:
         rules: How to read them; None for the defaults.
 
     Raises:
-        InputError: If no trace is left, if a module ran several LLMs, or if scores cannot be
-            qualities.
+        InputError: If no trace is left, if a module ran several LLMs, if no call has the attribute
+            that names its module, or if scores cannot be qualities.
 
     Examples:
         >>> spans = [
@@ -176,7 +176,11 @@ def summarize(traces: Traces, rules: TraceRules | None = None) -> Summary:
 def _usable(
     trees: Mapping[str, Tree], rules: TraceRules, summary: Summary
 ) -> dict[str, list[Call]]:
-    """The calls of each trace that is whole; counts the reasons of the others."""
+    """The calls of each trace that is whole; counts the reasons of the others.
+
+    Raises:
+        InputError: If an attribute names the modules, and no call has it.
+    """
     prices = rules.prices or PriceList()
     found: dict[str, list[Call]] = {}
     tops = [tree.root for tree in trees.values()]
@@ -187,6 +191,13 @@ def _usable(
             summary.left_out[reason] += 1
         else:
             found[trace] = [_call(tree, span, rules, prices) for span in tree.calls]
+    if (name := rules.module_attribute) is not None and found:
+        calls = ((trees[trace], call.span) for trace, each in found.items() for call in each)
+        if not any(tree.attribute(span, name) for tree, span in calls):
+            raise InputError(
+                f"no call has the attribute {name!r}, nor has a span around one; choose another "
+                "one with --module-attribute, or leave it out: then spans name the modules"
+            )
     return found
 
 

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from html import escape
 
 import pytest
@@ -62,11 +63,12 @@ def in_a_row(size: int) -> list[Span]:
 
 @pytest.mark.parametrize("shape", [nested, in_a_row])
 @pytest.mark.parametrize(
-    "rules", [{}, {"name_of": "top"}, {"module_attribute": "absent"}, {"most_frequent": True}]
+    "rules", [{}, {"name_of": "top"}, {"module_attribute": "of the last"}, {"most_frequent": True}]
 )
 def test_work_grows_with_the_number_of_spans_and_no_faster(shape, rules):
     def work(size: int) -> int:
-        traces = reading.Traces(shape(size))
+        *spans, last = shape(size)
+        traces = reading.Traces([*spans, replace(last, attributes={"of the last": "x"})])
         asked = summary.TraceRules(prices=PRICES, **rules)
         return lines_executed(lambda: report.report(summary.summarize(traces, asked), traces))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from scope_torch.cli.import_traces import main
+from scope_torch.errors import InputError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.traces.reading import read_traces
@@ -113,6 +114,8 @@ def test_a_call_is_named_by_the_span_that_the_user_chooses():
     assert own.models == {"chat gpt-4o-mini": "gpt-4o-mini", "chat gpt-4o": "gpt-4o"}
     by_attribute = summary_of("otlp", module_attribute="gen_ai.request.model")
     assert by_attribute.models == {llm: llm for llm in LLMS.values()}
+    with pytest.raises(InputError, match="no call has the attribute 'typo', nor has a span around"):
+        summary_of("otlp", module_attribute="typo")
 
 
 def test_the_same_spans_twice_count_once():
