@@ -19,7 +19,7 @@ from scope_torch.files import check_folder, write_atomically
 from scope_torch.llm.keys import without_secrets
 from scope_torch.results.checked import Certificate, CheckResult
 from scope_torch.results.rechecked import RecheckResult
-from scope_torch.results.saving import load_models
+from scope_torch.results.saving import load_models, names_models
 from scope_torch.selection.check import check
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -125,13 +125,16 @@ def arguments_of(asked: argparse.Namespace, *more: str) -> dict[str, Any]:
 
 def _new(told: Sequence[str], reference: dict[str, str]) -> dict[str, str]:
     """The new configuration: that of a file, or the reference with other LLMs in some modules."""
-    if len(told) == 1 and "=" not in told[0]:
+    if len(told) == 1 and "=" not in told[0] and names_models(told[0]):
         return load_models(told[0])
     changed = dict(reference)
     for one in told:
         module, _, llm = one.partition("=")
         if module not in reference or not llm:
-            raise InputError(f"--new {one}: write MODULE=LLM, with a module of {list(reference)}")
+            raise InputError(
+                f"--new {one}: write MODULE=LLM, with a module of {list(reference)}, or give one "
+                "file such as models.json"
+            )
         changed[module] = llm
     return changed
 

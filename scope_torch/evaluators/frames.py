@@ -30,6 +30,11 @@ def elements_of(dataset: Any, with_expected: bool) -> Any:
     names, needed = list(names), list(_NAMES if with_expected else _NAMES[:1])
     others = [name for name in names if name not in needed]
     lacking = [name for name in needed if name not in names]
+    if not names:
+        raise InputError("dataset is empty; give at least one input")
+    if len(others) < len(lacking):
+        missing = f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing"
+        raise InputError(f"dataset has only the columns {names}: {missing}")
     if lacking and len(others) != len(lacking):
         raise InputError(
             f"dataset has the columns {names}; rename those to use to {' and '.join(needed)}, such "

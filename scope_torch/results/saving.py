@@ -199,6 +199,11 @@ def _form(path: Path) -> Callable[[Mapping[str, Any]], str]:
     raise InputError(f"{path.name!r} says no form of file; name it {_NAMES}")
 
 
+def names_models(path: Path | str) -> bool:
+    """Whether a file of this name could be one that `load_models` reads."""
+    return _is_env(Path(path)) or Path(path).suffix in (".json", ".yaml", ".yml")
+
+
 def holds_fallbacks(path: Path | str) -> bool:
     """Whether a file of this name is JSON or YAML of one's own."""
     return Path(path).suffix in (".json", ".yaml", ".yml") and _form(Path(path)) is not _litellm

@@ -21,7 +21,7 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.factors import choice_of
 from scope_torch.files import write_atomically
 from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict, limits_of
-from scope_torch.results.saving import load_models
+from scope_torch.results.saving import load_models, names_models
 from scope_torch.runs.journal import read_journal
 from scope_torch.selection.arguments import Arguments
 from scope_torch.selection.before import logged_reference
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 Named = str | Path | Mapping[str, str]  # an LLM, a file of `RunResult.save`, or LLMs by module
 
-_FORMS = ".json", ".yaml", ".yml", ".env"
 _PASSES = 4  # over all queries, if nobody says how many pairs: equal ones may never decide
 _OF_SEARCH = {
     *("models", "objective", "allowed", "base", "holdout", "deployment_queries", "batch_size"),
@@ -181,7 +180,7 @@ def between(
 
 def llms_of(configuration: Any) -> Any:
     """The LLMs in a file of `RunResult.save`; anything else stays."""
-    is_name = isinstance(configuration, str) and Path(configuration).suffix not in _FORMS
+    is_name = isinstance(configuration, str) and not names_models(configuration)
     if isinstance(configuration, Mapping):
         return {module: choice_of(llm) for module, llm in configuration.items()}
     if is_name and configuration:

@@ -65,7 +65,9 @@ def test_the_rows_of_a_frame_are_the_elements(kind):
         ({"a": [1], "b": [2], "c": [3]}, True, "columns ['a', 'b', 'c']; rename those to use to "
          "input and expected, such as {'a': 'input', 'b': 'expected'}"),
         ({"a": [1], "b": [2]}, False, "rename those to use to input"),
-        ({"a": [1]}, True, "rename those to use to input and expected"),
+        ({"a": [1]}, True, "only the columns ['a']: input and expected are missing"),
+        ({"input": [1]}, True, "only the columns ['input']: expected is missing"),
+        ({}, True, "dataset is empty"),
         ({"input": ["a", None], "expected": ["A", "B"]}, True, "dataset['input'] has no value in "
          "row 1; leave it out"),
         ({"input": ["a", "b"], "expected": [1.0, float("nan")]}, True, "dataset['expected'] has"),

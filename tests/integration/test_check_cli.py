@@ -152,6 +152,10 @@ def test_a_row_with_too_many_cells_is_named(folder, capsys):
     [
         ([], "reply=mini", "MODULE=LLM, with a module of ['answer']"),
         ([], "answer=", "MODULE=LLM"),
+        ([], "mini", "--new mini: write MODULE=LLM, with a module of ['answer'], or give one file"),
+        ([], "answer:mini", "--new answer:mini: write MODULE=LLM"),
+        (["--dataset", "empty.jsonl"], "answer=mini", "dataset is empty; give at least one input"),
+        (["--dataset", "few.csv"], "answer=mini", "only the columns ['input']: expected is miss"),
         ([], "none.json", "none.json"),
         ([], "answer=pro", "the same"),
         (["--app", "no_app:app"], "answer=mini", "no_app:app does not exist"),
@@ -166,6 +170,8 @@ def test_a_row_with_too_many_cells_is_named(folder, capsys):
     ],
 )
 def test_a_wrong_input_is_one_line(folder, capsys, changes, new, message):
+    Path("empty.jsonl").write_text("\n")
+    Path("few.csv").write_text("input\n1\n")
     assert check(*changes, new=new) == 2
     err = capsys.readouterr().err
     assert message in err
