@@ -30,8 +30,9 @@ class LLM(str):
     """An LLM and how it is asked: a candidate of a module.
 
     It is a text, its name: "gpt-5.2 effort=low prompt=v1". `select` hands it to the application,
-    which reads its factors; a factor can be of any name, and then only the application knows what
-    it means. An endpoint sets those of `scope_torch.serve.factors` in the requests.
+    which reads its factors. An endpoint sets those of `scope_torch.serve.factors` in the requests;
+    what others mean only the application knows. The name of a factor is an identifier that is no
+    attribute of `str`, nor `llm`, `factors` or `parse`.
 
     Args:
         llm: Name of the LLM, as prices and endpoints know it.
@@ -238,7 +239,10 @@ def _is_factor(name: str) -> bool:
 
 def _check(llm: str, name: str, value: Value) -> None:
     if not _is_factor(name):
-        raise InputError(f"{llm!r}: {name!r} cannot be the name of a factor; take another word")
+        raise InputError(
+            f"{llm!r}: {name!r} cannot be the name of a factor; take an identifier that is no "
+            "method of str, nor llm, factors or parse"
+        )
     is_value = isinstance(value, str | int | float) and _VALUE.fullmatch(str(value))
     if not (is_value and _read(str(value)) == value):
         raise InputError(

@@ -75,6 +75,14 @@ def test_a_name_stays_as_it_was_written():
     assert pickle.loads(pickle.dumps(written)) == written
 
 
+def test_the_rule_of_the_name_of_a_factor_is_told():
+    for name in ("index", "factors", "parse", "two words"):
+        with pytest.raises(
+            InputError, match="take an identifier that is no method of str, nor llm"
+        ):
+            LLM("nano", **{name: 1})
+
+
 def test_names_that_are_an_enum_or_from_numpy():
     class Name(str, enum.Enum):  # noqa: UP042 - a StrEnum says its value
         NANO = "nano"
