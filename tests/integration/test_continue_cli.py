@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from integration.doc_pages import DOCS
 from test_cli import write_table
 
 
@@ -49,6 +52,13 @@ def test_a_run_continues_from_another(cli, tmp_path, method):
     assert source["path"] == str(older.resolve())
     assert source["used"] > 0
     assert results["july"]["spend_usd"] < results["fresh"]["spend_usd"]
+
+
+def test_the_page_shows_forms_that_hydra_reads():
+    """Every directory of a run ends in seed=S."""
+    written = re.findall(r"`'(continue_from=.*?)'`", (DOCS / "howto/continue.md").read_text())
+    values = [OverridesParser.create().parse_override(one).value() for one in written]
+    assert list(map(str, values)) == ["outputs/.../seed=0", "['A', 'B']"]
 
 
 def test_a_method_that_knows_nothing_of_older_runs_says_so(cli, tmp_path):
