@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from scope_torch.cli.executors import executor_of
+from scope_torch.cli.saying import say
 from scope_torch.errors import InputError, printable
 from scope_torch.files import check_folder, write_atomically
 from scope_torch.llm.keys import without_secrets
@@ -91,7 +92,7 @@ def checked(asked: argparse.Namespace) -> CheckResult | str:
 
 
 def _say(found: CheckResult | RecheckResult | str) -> None:
-    print("\n".join(map(printable, str(found).splitlines())), flush=True)
+    say("\n".join(map(printable, str(found).splitlines())))
 
 
 def new_app(asked: argparse.Namespace) -> Any:

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from scope_torch.cli.build import close_evaluator
 from scope_torch.cli.compose import compose_task, exit_on_error
 from scope_torch.cli.module_costs import ModuleCosts, module_table
+from scope_torch.cli.saying import say
 from scope_torch.cli.tables import markdown
 from scope_torch.errors import InputError
 from scope_torch.files import check_folder, write_atomically
@@ -89,7 +90,7 @@ def _evaluate(args: argparse.Namespace) -> None:
         report, text = _on_held_out(args, task) if run is None else _on_search(run, task, args)
     finally:
         close_evaluator(task.evaluator)
-    print(text)
+    say(text)
     if args.out is not None:
         write_atomically(args.out, json.dumps(report, indent=2) + "\n")
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from scope_torch.cli.saying import say
 from scope_torch.errors import InputError, printable
 from scope_torch.llm.price_list import PriceList
 from scope_torch.traces.reading import FORMATS, read_traces
@@ -63,10 +64,10 @@ def import_traces(asked: argparse.Namespace) -> None:
     rules = replace(rules_of(asked), query_attribute=asked.query_attribute, **own)
     traces = read_traces(asked.files, asked.format)
     summary = summarize(traces, rules)
-    print(report(summary, traces))
+    say(report(summary, traces))
     if asked.to is not None:
         facts = {"files": [str(path) for path in asked.files], "format": next(iter(traces.formats))}
-        print(printable(f"written: {save_reference(asked.to, summary, facts)}"))
+        say(printable(f"written: {save_reference(asked.to, summary, facts)}"))
 
 
 def rules_of(asked: argparse.Namespace) -> TraceRules:

@@ -23,6 +23,7 @@ from tqdm import tqdm
 from scope_torch.cli.build import close_evaluator
 from scope_torch.cli.compose import compose_task, exit_on_error
 from scope_torch.cli.module_costs import ModuleCosts, module_table
+from scope_torch.cli.saying import say
 from scope_torch.errors import InputError
 from scope_torch.files import cell_of, check_folder, write_atomically
 from scope_torch.observation import Observation, Request
@@ -79,7 +80,7 @@ def record(task: Task, path: Path) -> None:
     write_table(task.problem, ordered, path)
     theta = task.problem.theta_ref
     if (costs := module_costs([o for o in ordered if o.theta == theta])) is not None:
-        print("\n".join(module_table(task.problem, {"reference": ModuleCosts(theta, costs)})))
+        say("\n".join(module_table(task.problem, {"reference": ModuleCosts(theta, costs)})))
 
 
 def all_requests(problem: SelectionProblem) -> Iterator[Request]:

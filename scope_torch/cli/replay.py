@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose, exit_on_error
+from scope_torch.cli.saying import say
 from scope_torch.runs.recorded import RecordedRun, read_run
 
 USAGE = """\
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not arguments or arguments[0].startswith(("-h", "--help", "tracking.", "tracking=")):
         print(USAGE, file=sys.stderr)
         sys.exit(0 if arguments[:1] in (["-h"], ["--help"]) else 2)
-    exit_on_error("replay", lambda: print(replay(Path(arguments[0]), arguments[1:])))
+    exit_on_error("replay", lambda: say(replay(Path(arguments[0]), arguments[1:])))
 
 
 def replay(run_dir: Path, overrides: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scope_torch.cli.paper import CITATION, paper_curves
+from scope_torch.cli.saying import say
 from scope_torch.cli.tables import (
     deployment_table,
     in_order,
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     arguments = parser.parse_args(argv)
     try:
-        print(report(arguments.output_dir, with_latex=arguments.latex))
+        say(report(arguments.output_dir, with_latex=arguments.latex))
     except (InputError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         sys.exit(2)

@@ -36,6 +36,7 @@ from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
 from scope_torch.cli.messages import describe, message_of
 from scope_torch.cli.quoting import refuse_changed_names
 from scope_torch.cli.registry import config_dir, register
+from scope_torch.cli.saying import say, say_no_more
 from scope_torch.cli.targets import read_allowed
 from scope_torch.errors import InputError, JobsFailed
 from scope_torch.files import path_of, write_atomically
@@ -72,7 +73,7 @@ def main() -> None:
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra prints errors itself
     if sys.argv[1:] == ["--version"]:  # or Hydra says its own
-        print(f"scope-torch {import_module('scope_torch').__version__}")
+        say(f"scope-torch {import_module('scope_torch').__version__}")
         return
     if sys.argv[1:2] == ["run"]:
         del sys.argv[1]
@@ -95,7 +96,7 @@ def _run_jobs() -> None:
     except (ValueError, *_MENDABLE) as error:
         _exit(message_of(error))  # Hydra raises ValueError too, for example for experiment=nan
     except BrokenPipeError:  # as by `scope-torch --help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say_no_more()
         sys.exit(1)
     except OSError as error:  # the disk is full, or the sweep's directory cannot be made
         _exit(f"{error}; make room, or choose another output_dir")
@@ -127,7 +128,7 @@ def _job(cfg: DictConfig) -> str | None:
             sys.exit(2)
         return failure
     (directory / "error.log").unlink(missing_ok=True)
-    print(describe(summary))
+    say(describe(summary))
     return None
 
 

@@ -532,6 +532,31 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--version"],
+        ["task=synthetic", "task.num_queries=8", "budget_usd=0.1", "method=scope"],
+        ["report", "outputs"],
+    ],
+)
+def test_what_is_done_is_done_if_nobody_reads_what_is_printed(cli, tmp_path, words):
+    done = ["task=synthetic", "task.num_queries=8", "budget_usd=0.1", "method=random_search"]
+    assert words[0] != "report" or cli(*done)[0] == 0
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, str(ROOT / "scripts/run.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        command, env=environment, stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert ended.returncode == 0, ended.stderr
+    assert "Error" not in ended.stderr
+    assert words[0] == "--version" or list(Path("outputs").rglob("result.json"))
+
+
+@pytest.mark.slow
 def test_a_package_of_the_user_named_baselines_hides_no_method(tmp_path):
     (tmp_path / "baselines").mkdir()
     (tmp_path / "baselines" / "__init__.py").write_text("raise RuntimeError('of the user')")
