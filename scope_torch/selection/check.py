@@ -200,8 +200,9 @@ def _with_answers(
     Raises:
         InputError: If the file or the data set cannot be read.
     """
-    is_json = isinstance(reference, str | Path) and Path(reference).suffix == ".json"
-    if not is_json or "dataset" not in arguments:
+    if not isinstance(reference, str | Path) or "dataset" not in arguments:
+        return reference
+    if Path(reference).suffix != ".json":
         return reference
     path, new, models = Path(reference), llms_of(configuration), llms_of(reference)
     new = dict.fromkeys(models, new) if isinstance(new, str) else new
