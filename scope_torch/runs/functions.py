@@ -1,14 +1,17 @@
-"""The source of a function that runs, and whether it belongs to an installed package."""
+"""The source of a function that runs, what it imports, and whether a package has it."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import linecache
 import sys
 import sysconfig
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -25,8 +28,10 @@ def _installed(module: str) -> bool:
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return True
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return module != "__main__"
+    return module != "__main__" if file is None else _is_installed(file)
+
+
+def _is_installed(file: str) -> bool:
     is_python = Path(file).is_relative_to(sysconfig.get_paths()["stdlib"])
     return is_python or not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
 
@@ -35,6 +40,75 @@ def is_own(value: Any, home: str) -> bool:
     """Whether the code behind a name may change with yours: it is not that of a package."""
     module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
     return isinstance(module, str) and (module == home or not _installed(module))
+
+
+def imports_in(source: str, package: str | None) -> dict[str, Any]:
+    """What imports inside a function give to its variables, from modules that are yours.
+
+    A module that was not imported yet is imported, as the function would do.
+
+    Args:
+        source: Of the function.
+        package: That imports with dots begin from.
+    """
+    found: dict[str, Any] = {}
+    for node in _nodes(source):
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                top = one.name.partition(".")[0]
+                if (module := _yours(one.name)) is not None:
+                    found[one.asname or top] = module if one.asname else sys.modules[top]
+        elif isinstance(node, ast.ImportFrom):
+            name = "." * node.level + (node.module or "")
+            with suppress(ImportError):  # more dots than there are packages
+                name = importlib.util.resolve_name(name, package)
+            if (module := _yours(name)) is not None:
+                for one in node.names:
+                    if hasattr(module, one.name) or _yours(f"{name}.{one.name}") is not None:
+                        found[one.asname or one.name] = getattr(module, one.name)
+    return found
+
+
+def _yours(name: str) -> ModuleType | None:
+    """A module that a function imports; None if a package has it, or if it cannot be imported."""
+    top = name.partition(".")[0]
+    with suppress(Exception):  # the function may do without, or say it better
+        spec = None if top == __name__.partition(".")[0] else importlib.util.find_spec(top)
+        if spec is not None:
+            files = [spec.origin] if spec.has_location else spec.submodule_search_locations or ()
+            if files and not any(map(_is_installed, filter(None, files))):
+                return import_module(name)
+    return None
+
+
+def modules_behind(source: str, scope: Mapping[str, Any], home: str) -> dict[str, ModuleType]:
+    """Modules of yours that a function reaches through others, by their path: `lib.grading`.
+
+    Args:
+        source: Of the function.
+        scope: What its variables hold.
+        home: Name of its module.
+    """
+    found: dict[str, ModuleType] = {}
+    for node in _nodes(source):
+        names: list[str] = []
+        while isinstance(node, ast.Attribute):
+            names.insert(0, node.attr)
+            node = node.value
+        path, value = getattr(node, "id", ""), scope.get(getattr(node, "id", ""))
+        for name in names:
+            if not isinstance(value, ModuleType):
+                break
+            path, value = f"{path}.{name}", vars(value).get(name)
+            if isinstance(value, ModuleType) and is_own(value, home):
+                found[path] = value
+    return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _nodes(source: str) -> list[ast.AST]:
+    kinds = ast.Import | ast.ImportFrom | ast.Attribute
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
 
 
 def bytecode_of(code: CodeType) -> Any:

@@ -16,14 +16,13 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from scope_torch.errors import InputError
+from scope_torch.runs.attributes import CACHED, inside, is_object, is_written
 from scope_torch.runs.changes import Change, changes_in, codes_in, emptied, is_container, named_by
 from scope_torch.runs.content import PLAIN, Unknowable, described, digest_of, json_of
-from scope_torch.runs.functions import bytecode_of, is_own, source_of
+from scope_torch.runs.functions import bytecode_of, imports_in, is_own, modules_behind, source_of
 
-_INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
 _MAKES = "__init__", "__post_init__", "__new__"
 _LOOKS_UP = {"getattr", "__getattribute__", "__dict__", "vars"}
-_CACHED = type(functools.lru_cache(len))
 
 
 def text_of(value: Any) -> str:
@@ -77,7 +76,9 @@ def identity_of(function: Callable[..., Any], version: str | None = None) -> str
 
 
 def identities_of(function: Callable[..., Any], version: str | None = None) -> list[str]:
-    """See `identity_of`; then what an earlier version would have said, which told a memo's content.
+    """See `identity_of`; then what earlier versions would have said.
+
+    The latest did not look behind imports inside functions and packages, nor at objects in classes.
 
     Raises:
         InputError: See `identity_of`.
@@ -89,13 +90,7 @@ def identities_of(function: Callable[..., Any], version: str | None = None) -> l
     if version is not None:
         return [f"{name} version {version}"]
     try:
-        first = _Code()  # finds what is changed anywhere, before it is told
-        texts = [json_of(first.of(function, ""))]
-        texts.insert(0, json_of(_Code(first=first).of(function, "")))
-        used = _used_by(function)
-        if used is not None:
-            (first := _Code(used)).of(function, "")
-            texts.insert(0, json_of(_Code(used, first).of(function, "")))
+        texts = [_texts_of(function, True)[0], *_texts_of(function, False)]
     except Exception as error:  # whatever an attribute of an object may raise
         raise InputError(
             f"it cannot be told by its code which function {name} is ({error!r}); give "
@@ -104,11 +99,23 @@ def identities_of(function: Callable[..., Any], version: str | None = None) -> l
     return list(dict.fromkeys(f"{name} {digest_of(text)}" for text in texts))
 
 
+def _texts_of(function: Callable[..., Any], looks_behind: bool) -> list[str]:
+    """What a function is; then as earlier versions told it, the last one with a memo's content."""
+    first = _Code(looks_behind=looks_behind)  # finds what is changed anywhere, before it is told
+    texts = [json_of(first.of(function, ""))]
+    texts.insert(0, json_of(_Code(first=first, looks_behind=looks_behind).of(function, "")))
+    used = _used_by(function, looks_behind)
+    if used is not None:
+        (first := _Code(used, looks_behind=looks_behind)).of(function, "")
+        texts.insert(0, json_of(_Code(used, first, looks_behind=looks_behind).of(function, "")))
+    return texts
+
+
 def _described(value: Any) -> Any:
     return described(value, lambda function: _Code().of(function, ""))
 
 
-def _used_by(function: Callable[..., Any]) -> set[Any] | None:
+def _used_by(function: Callable[..., Any], looks_behind: bool) -> set[Any] | None:
     """The code that a call may run, and names in it: also those of methods that it may run.
 
     None if that cannot be told: code that looks names up may run any method.
@@ -116,7 +123,7 @@ def _used_by(function: Callable[..., Any]) -> set[Any] | None:
     used, before = set[Any](), -1
     while before < len(used):
         before = len(used)
-        _Code(used, looks=True).of(function, "")
+        _Code(used, looks=True, looks_behind=looks_behind).of(function, "")
     return None if used & _LOOKS_UP else used
 
 
@@ -129,6 +136,8 @@ class _Code:
         first: Has read the same before. What it saw changed is left out.
         looks: Whether it adds to what is used, and reads no other method.
         above: Identities of what is being told while this tells a part of it.
+        looks_behind: Whether imports inside functions, modules that packages lead to, and objects
+            in classes are read too, which earlier versions did not.
 
     Attributes:
         filled: By identity the containers that code fills.
@@ -141,8 +150,10 @@ class _Code:
         first: _Code | None = None,
         looks: bool = False,
         above: frozenset[int] = frozenset(),
+        looks_behind: bool = False,
     ) -> None:
         self._used, self._looks, self._above = used, looks, above
+        self._looks_behind = looks_behind
         self._number: dict[int, int] = {}
         self._alive: list[Any] = []  # what has a number, so that nothing else gets its identity
         self.filled: dict[int, Any] = {}  # with the values, which live as long
@@ -189,7 +200,7 @@ class _Code:
             return {"<partial>": self._each([value.func, value.args, value.keywords], home)}
         if isinstance(value, MethodType):
             return {"<method>": self._each([value.__func__, value.__self__], home)}
-        if isinstance(value, _CACHED):
+        if isinstance(value, CACHED):
             return self.of(value.__wrapped__, home)
         if isinstance(value, list | tuple | dict):
             with suppress(TypeError, ValueError, RecursionError):  # many are plain, and fast so
@@ -246,10 +257,11 @@ class _Code:
 
     def _inside(self, function: Any) -> Any:
         """A function in data; there it does not matter what was told before."""
-        return (self if self._looks else _Code(above=self._above)).of(function, "")
+        new = _Code(above=self._above, looks_behind=self._looks_behind)
+        return (self if self._looks else new).of(function, "")
 
     def _class(self, kind: type) -> Any:
-        """The code of a class, of those above it, and its plain attributes."""
+        """The code of a class, of those above it, and its attributes."""
         found: dict[str, Any] = {}
         self._methods(kind, kind)
         for base in kind.__mro__[:-1]:
@@ -257,11 +269,14 @@ class _Code:
                 found[base.__qualname__] = None
                 continue
             for name, value in sorted(vars(base).items()):
-                value = next((getattr(value, n) for n in _INSIDE if hasattr(value, n)), value)
+                value = inside(value, self._looks_behind)
                 is_left_out = (id(base), name) in self._rebound
                 if self._looks and isinstance(value, FunctionType):
                     is_left_out = name in _MAKES or not self._may_run(kind, name, value)
-                if _is_written(name, value, base) and not is_left_out:
+                is_told = is_written(name, value, base) or (
+                    self._looks_behind and is_object(name, value, base)
+                )
+                if is_told and not is_left_out:
                     found[f"{base.__qualname__}.{name}"] = self.of(value, base.__module__)
         return {"<class>": found}
 
@@ -279,7 +294,7 @@ class _Code:
         found: list[FunctionType] = []
         for base in kind.__mro__:
             for name, one in vars(base).items():
-                method = next((getattr(one, n) for n in _INSIDE if hasattr(one, n)), one)
+                method = inside(one, self._looks_behind)
                 is_method = isinstance(method, FunctionType) and name not in _MAKES
                 if not is_method or not self._may_run(kind, name, method):
                     continue
@@ -319,21 +334,38 @@ class _Code:
         changed = named_by(codes, "STORE_GLOBAL", "STORE_DEREF")
         self.rebound |= {(scope.get(name, id(function.__globals__)), name) for name in changed}
         changed |= {name for name in read if (scope.get(name), name) in self._rebound}
+        source = source_of(function)
+        behind: dict[str, Any] = {}
+        if self._looks_behind and source is not None:
+            behind = imports_in(source, function.__globals__.get("__package__"))
         given = zip(_arguments(function)[::-1], (function.__defaults__ or ())[::-1], strict=False)
-        self._mark(function, read | dict(given) | (function.__kwdefaults__ or {}))
+        self._mark(function, behind | read | dict(given) | (function.__kwdefaults__ or {}))
         told = {name: self.of(read[name], home) for name in sorted(read.keys() - changed)}
         for name, module in sorted(read.items()):
             if isinstance(module, ModuleType) and is_own(module, home):
                 members = {n for c in codes for n in c.co_names} & vars(module).keys()
                 told[name] = {n: self.of(vars(module)[n], home) for n in sorted(members)}
+        if self._looks_behind and source is not None:
+            behind |= modules_behind(source, behind | read, home)
+            names = {n for c in codes for n in c.co_names}
+            for name, one in sorted(behind.items()):
+                told[f"import {name}"] = self._imported(one, names, home)
         defaults = [function.__defaults__, function.__kwdefaults__]
         return {
             "<function>": [
-                source_of(function) or bytecode_of(code),
+                source or bytecode_of(code),
                 told,
                 self._each(defaults, home),
             ]
         }
+
+    def _imported(self, value: Any, names: set[str], home: str) -> Any:
+        """A value that code imports; a module by those of its variables that code names."""
+        if not isinstance(value, ModuleType) or not is_own(value, home):
+            return self.of(value, home)
+        scope = vars(value)
+        rebound = {name for of, name in self._rebound if of in (id(scope), id(value))}
+        return {n: self.of(scope[n], home) for n in sorted(names & scope.keys() - rebound)}
 
 
 def _flat(constants: Iterable[Any]) -> Iterator[Any]:
@@ -356,15 +388,6 @@ def _state(value: Any) -> dict[str, Any]:
     if not all(part is None or isinstance(part, dict) for part in parts):
         return {"": state}
     return {name: one for part in parts if part for name, one in part.items()}
-
-
-def _is_written(name: str, value: Any, kind: type) -> bool:
-    """Whether an attribute of a class is its author's, and not made of others as in a dataclass."""
-    is_special = name.startswith("__") and name != "__call__"
-    if isinstance(value, FunctionType):
-        is_made = hasattr(kind, "__dataclass_fields__") and value.__code__.co_filename == "<string>"
-        return not (is_special and is_made)
-    return not is_special and isinstance(value, (*PLAIN, list, tuple, dict, set))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,0 +1,60 @@
+"""Which attributes of a class its author wrote, and are no work of Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from types import FunctionType
+from typing import Any
+
+from scope_torch.runs.content import PLAIN, Unknowable, described
+from scope_torch.runs.functions import is_own
+
+CACHED = type(functools.lru_cache(len))
+_INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
+
+
+def inside(value: Any, looks_behind: bool) -> Any:
+    """The function in a method of a class or a property; another value as it is.
+
+    Args:
+        value: Of an attribute.
+        looks_behind: Whether what `partial` holds counts, and a function with a cache: earlier
+            versions did not see them.
+    """
+    if looks_behind and isinstance(value, functools.partial):
+        return value
+    if looks_behind and isinstance(value, CACHED):
+        return value.__wrapped__
+    return next((getattr(value, name) for name in _INSIDE if hasattr(value, name)), value)
+
+
+def is_written(name: str, value: Any, kind: type) -> bool:
+    """Whether an attribute is code or plain, and not made of others as in a dataclass."""
+    is_special = name.startswith("__") and name != "__call__"
+    if isinstance(value, FunctionType):
+        is_made = hasattr(kind, "__dataclass_fields__") and value.__code__.co_filename == "<string>"
+        return not (is_special and is_made)
+    return not is_special and isinstance(value, (*PLAIN, list, tuple, dict, set))
+
+
+def is_object(name: str, value: Any, kind: type) -> bool:
+    """Whether an attribute is an object with content: a pattern, a `frozenset`, one of your class.
+
+    What is told elsewhere is not: members of an enum, fields of a dataclass.
+    """
+    is_special = name == "_abc_impl" or (name.startswith("__") and name != "__call__")
+    if is_special or isinstance(kind, enum.EnumType):
+        return False
+    if dataclasses.is_dataclass(kind) and name in {one.name for one in dataclasses.fields(kind)}:
+        return False
+    if is_own(type(value), kind.__module__):
+        return True
+    if hasattr(type(value), "__get__"):  # slots, and what makes a `namedtuple`
+        return False
+    try:
+        described(value, str)
+    except (Unknowable, RecursionError):  # such as a lock
+        return False
+    return True
