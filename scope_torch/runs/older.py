@@ -47,7 +47,8 @@ class Source:
         left_out: How many others, by reason: `no_candidate`, a module used an LLM that is none any
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
             needs one that was not observed, or that is outside its range; `no_seconds`, an LLM is
-            paid by seconds that were not measured; `taken_before`, of two runs of which one
+            paid by seconds that were not measured; `no_cached_tokens`, the price of cached tokens
+            changed, and how many there were was not kept; `taken_before`, of two runs of which one
             continues from the other, both have it; `no_output`, the metric is another one, and what
             the application returned was not kept as it was, or no money was left to grade it.
     """
@@ -287,8 +288,8 @@ class Reader:
         )
         if self._prices is not None:
             found = repriced(found, llms, prices, self._prices)
-            if found is None:
-                return None, "no_seconds"
+            if isinstance(found, str):
+                return None, found
         try:
             new.grades(found)
         except InputError:

@@ -134,7 +134,7 @@ def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = Fals
             raise InputError(
                 f"{run_dir} began with other prices of {llm!r}: {both}. Restore them, or give "
                 f"continue_from={str(run_dir)!r} and another run_dir: known answers then cost what "
-                "they do today"
+                "they do today, or are asked again if nobody knows that"
             )
     if prices is not None and not path.exists():
         _write(path, {"prices": prices})

@@ -11,14 +11,17 @@ from scope_torch.observation import Observation
 
 Prices = Mapping[str, Mapping[str, Any]]
 _INPUT, _OUTPUT, _SECOND = _DECISIVE = "input_usd_per_mtok", "output_usd_per_mtok", "usd_per_s"
+_CACHED = "cached_input_usd_per_mtok"
 
 
 def repriced(
     observation: Observation, llms: Sequence[str], old: Prices | None, new: Prices
-) -> Observation | None:
+) -> Observation | str:
     """An observation at other prices.
 
-    The cost of a module changes like the cost of its tokens; cached tokens keep their share of it.
+    The cost of a module changes like the cost of its tokens; cached tokens keep their share of it,
+    so their price must have changed like that of the others, unless the cost shows that none was
+    cached, or they cost today what the others do.
     A module whose LLM costs what it did keeps its cost to the last digit. One that costs the
     seconds of a machine, `usd_per_s`, changes with their price.
 
@@ -30,8 +33,8 @@ def repriced(
         new: Likewise, of today.
 
     Returns:
-        The observation; None if a module is paid by seconds now, and was not then: how many they
-        were is not known.
+        The observation; or what of it is not known: `no_seconds`, a module is paid by seconds now,
+        and was not then; `no_cached_tokens`, their price changed, and some may have been cached.
 
     Examples:
         >>> one = Observation((0,), 0, cost_usd=0.002, quality=1.0, module_tokens=((1000, 0),))
@@ -47,8 +50,8 @@ def repriced(
     changed: list[float] = []
     for usd, used, llm in zip(costs, tokens, llms, strict=True):
         today = _repriced(usd, used, (old or {}).get(llm), new[llm])
-        if today is None:
-            return None
+        if isinstance(today, str):
+            return today
         changed.append(today)
     if changed == list(costs):
         return observation
@@ -67,15 +70,27 @@ def unpriced(observation: Observation) -> Observation:
 
 def _repriced(
     usd: float, tokens: tuple[int, int], old: Mapping[str, Any] | None, new: Mapping[str, Any]
-) -> float | None:
-    if old is not None and all(old.get(name) == new.get(name) for name in _DECISIVE):
-        return usd
+) -> float | str:
+    is_same = old is not None and all(old.get(name) == new.get(name) for name in _DECISIVE)
     per_s, per_s_then = new.get(_SECOND), (old or {}).get(_SECOND)
     if per_s is not None:
-        return usd * per_s / per_s_then if per_s_then else None
+        return usd if is_same else usd * per_s / per_s_then if per_s_then else "no_seconds"
     today = _cost(tokens, new)
     before = 0.0 if old is None else _cost(tokens, old)  # 0, too, if it was paid by seconds
-    return usd * today / before if before > 0 else today
+    if old is None or before <= 0:
+        return usd if is_same else today
+    share_then, share_now = _cached_share(old), _cached_share(new)
+    shows_none = share_then != 1 and math.isclose(usd, before)
+    if not (math.isclose(share_then, share_now) or shows_none):
+        shows_some = share_then < 1 and usd < before
+        return today if share_now == 1 and shows_some else "no_cached_tokens"
+    return usd if is_same else usd * today / before
+
+
+def _cached_share(price: Mapping[str, Any]) -> float:
+    """What a cached token costs, as a share of what another one does."""
+    usd, cached = price[_INPUT], price.get(_CACHED)
+    return 1.0 if price.get("cached") == "uncached" or not usd or cached is None else cached / usd
 
 
 def _cost(tokens: tuple[int, int], price: Mapping[str, Any]) -> float:

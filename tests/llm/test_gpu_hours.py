@@ -148,7 +148,7 @@ def test_an_older_run_at_other_prices():
     by_tokens = repriced(one, ["m"], described(0.1), described(usd=2.0))
     assert by_tokens.cost_usd == 3.0
     for old in (described(usd=2.0), described(0.0), None):  # how many seconds it took is unknown
-        assert repriced(one, ["m"], old, described(0.1)) is None
+        assert repriced(one, ["m"], old, described(0.1)) == "no_seconds"
 
 
 def test_bill_and_plan_name_the_machine():

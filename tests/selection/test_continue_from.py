@@ -13,6 +13,7 @@ from selection.test_select import App, exactly, settings
 import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.llm.prices import LLMInfo
+from scope_torch.llm.usage import Usage
 from scope_torch.observation import Observation
 from scope_torch.runs.earlier import known_from
 from scope_torch.runs.journal import read_journal
@@ -393,6 +394,56 @@ def test_a_module_keeps_its_cost_to_the_last_digit_where_no_price_changed():
     twice = {"a": {"input_usd_per_mtok": 2.0, "output_usd_per_mtok": 6.0}}
     assert repriced(one, ["a", "a"], price, twice).module_cost_usd == (0.2, 0.4)
     assert repriced(one, ["a", "a"], None, twice).cost_usd == pytest.approx((8 + 56) / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "usd", "expected"),
+    [
+        ((10, 1.0), (10, 5.0), 2.8, "no_cached_tokens"),  # 8 of 10 were cached, but who knows
+        ((10, 1.0), (10, 5.0), 10.0, 10.0),  # none was
+        ((10, 1.0), (20, 5.0), 10.0, 20.0),
+        ((10, 1.0), (20, 2.0), 2.8, 5.6),  # they keep their share
+        ((10, 1.0), (10, "uncached"), 2.8, 10.0),
+        ((10, 1.0), (10, None), 2.8, 10.0),
+        ((10, 1.0), (10, "uncached"), 12.0, "no_cached_tokens"),  # more than tokens
+        ((10, "uncached"), (10, 1.0), 10.0, "no_cached_tokens"),
+        ((10, None), (10, 1.0), 10.0, "no_cached_tokens"),
+        ((10, "uncached"), (5, "uncached"), 10.0, 5.0),
+        ((10, "uncached"), (10, None), 10.0, 10.0),
+    ],
+)
+def test_answers_with_cached_tokens_cost_what_they_do_today_or_are_left_out(
+    then, now, usd, expected
+):
+    """A million prompt tokens; nobody kept how many of them were cached."""
+
+    def priced(usd_per_mtok, cached):
+        kinds = {"cached": "uncached" if cached == "uncached" else "as_billed"}
+        kinds["cached_input_usd_per_mtok"] = 1.0 if cached == "uncached" else cached
+        return {"a": {"input_usd_per_mtok": usd_per_mtok, "output_usd_per_mtok": 40.0} | kinds}
+
+    one = Observation((0,), 0, usd, 1.0, module_tokens=((1_000_000, 0),))
+    found = repriced(one, ["a"], priced(*then), priced(*now))
+    assert (found if isinstance(found, str) else found.cost_usd) == expected
+
+
+def test_a_price_of_cached_tokens_asks_again_where_some_were(tmp_path):
+    def of(cached_usd):
+        info = {"cached_input_usd_per_mtok": cached_usd}
+        return {name: replace(llm, **info) for name, llm in prices().items()}
+
+    def app(models, text):
+        cached = 900 * int(text.endswith("7"))
+        return text.upper(), {module: Usage(1000, 10, cached) for module in models}
+
+    first(tmp_path, app, prices=of(0.01))
+    with pytest.raises(InputError, match="cached_input_usd_per_mtok was"):
+        first(tmp_path, app, prices=of(0.02))
+    result = july(tmp_path, app, prices=of(0.02))[1]
+    (source,) = result.report["known"]["sources"]
+    assert source["left_out"] == {"no_cached_tokens": 8}
+    fresh = st.select(app, **settings(metric=exactly, prices=of(0.02)))
+    assert result.problem.reference_cost_usd == pytest.approx(fresh.problem.reference_cost_usd)
 
 
 def test_a_search_does_not_continue_from_itself(after_june, tmp_path):
