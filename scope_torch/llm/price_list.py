@@ -13,13 +13,7 @@ from typing import Any, Literal
 
 from scope_torch.errors import InputError
 from scope_torch.factors import LLM
-from scope_torch.llm.billing import (
-    STANDARD_TIERS,
-    Usage,
-    check_reported,
-    cost_usd,
-    warn_unpriced,
-)
+from scope_torch.llm.billing import STANDARD_TIERS, Usage, check_reported, cost_usd, warn_unpriced
 from scope_torch.llm.prices import LLMInfo, check_llm, in_batch, load_llms
 
 Cached = Literal["as_billed", "uncached"]
@@ -112,7 +106,11 @@ class PriceList:
     def resume(self, facts: Mapping[str, Any]) -> None:
         """Takes the prices with which a run began, unless a day was given; see `facts`."""
         self._provider = facts.get("prices_of", "")
-        if not self._is_dated and (day := facts.get("prices_at")) is not None:
+        self.keep_day(facts.get("prices_at"))
+
+    def keep_day(self, day: str | None) -> None:
+        """Takes the published prices of a day, unless one was given, or this is None."""
+        if not self._is_dated and day is not None:
             self.at = date.fromisoformat(day)
 
     def asked_at(self, base_url: str) -> PriceList:

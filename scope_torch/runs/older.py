@@ -17,6 +17,7 @@ from scope_torch.runs.evaluator import Evaluator, HasPrices, HasQueryKeys, Regra
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.opening import (
     BEGUN,
+    SEVERAL,
     facts_of,
     graded_otherwise,
     keeps_answers,
@@ -48,9 +49,10 @@ class Source:
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
             needs one that was not observed, or that is outside its range; `no_seconds`, an LLM is
             paid by seconds that were not measured; `no_cached_tokens`, the price of cached tokens
-            changed, and how many there were was not kept; `taken_before`, of two runs of which one
-            continues from the other, both have it; `no_output`, the metric is another one, and what
-            the application returned was not kept as it was, or no money was left to grade it.
+            changed, and how many there were was not kept; `several_prices`, a
+            recheck paid an LLM at several; `taken_before`, of two runs of which one continues from
+            the other, both have it; `no_output`, the metric is another one, and what the
+            application returned was not kept as it was, or no money was left to grade it.
     """
 
     path: str
@@ -119,7 +121,7 @@ class Reader:
         old = recorded_problem(settings)
         self._check(path, old)
         query_of = self._queries_of(path, settings)
-        prices = facts_of(path, "prices.json").get("prices")
+        prices = _prices_of(path)
         self._compare(old, path)
         left_out = Counter[str]()
         usd_then, num_repriced, num_regraded, regraded_usd = 0.0, 0, 0, 0.0
@@ -263,7 +265,7 @@ class Reader:
         observation: Observation,
         names: Mapping[str, str],
         query_of: Mapping[int, int],
-        prices: Prices | None,
+        prices: tuple[Prices | None, set[str]],
         stands: bool,
     ) -> tuple[Observation | None, str]:
         """In the codes and at the prices of the new search; or None, and why not."""
@@ -287,7 +289,10 @@ class Reader:
             module_calls=None if calls is None else tuple(calls[i] for i in order),
         )
         if self._prices is not None:
-            found = repriced(found, llms, prices, self._prices)
+            then, several = prices
+            if tokens is not None and not several.isdisjoint(llms):
+                return None, "several_prices"
+            found = repriced(found, llms, then, self._prices)
             if isinstance(found, str):
                 return None, found
         try:
@@ -310,6 +315,13 @@ def _settings_of(path: Path) -> dict[str, Any]:
     with contextlib.suppress(FileNotFoundError):  # of a run that has not finished
         result_of(path, settings)  # knows the hash of the settings, also in early versions
     return settings
+
+
+def _prices_of(path: Path) -> tuple[Prices | None, set[str]]:
+    """Those with which a run began, and the LLMs that it paid at other prices too."""
+    facts = facts_of(path, "prices.json")
+    early = facts_of(path, "recheck.json").get("prices", ())  # of a version that noted them there
+    return facts.get("prices"), {*facts.get(SEVERAL, ()), *early}
 
 
 def is_graded_otherwise(path: Path, evaluator: Evaluator) -> bool:

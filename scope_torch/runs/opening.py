@@ -9,7 +9,7 @@ import json
 import logging
 import reprlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,14 @@ from scope_torch.runs.journal import Journal
 logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # what a selection is about, before its search has settings
+SEVERAL = "several"  # in prices.json: LLMs whose costs are at several prices
 _KEEPS = "keeps_answers"  # there: whether pilots and preflight answer for the reference too
 _ALL = "problem.modules", "problem.llms", "problem.theta_ref", "evaluator"
 _ALL += "problem.allowed", "problem.offered"
 _PARTS = "pilot", "preflight", "probe", "reference", "again"  # measured before the search
 _MEASURED = {f"{part}/settings.json": ("evaluator",) for part in _PARTS}
 _BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
+DATED = "reference", "preflight"  # measurements that know the day of their prices
 _PRICES = "input_usd_per_mtok", "output_usd_per_mtok", "cached_input_usd_per_mtok", "cached"
 _PRICES += "usd_per_s", "batch"
 # What a run writes after its settings, under names that a file of the user may have.
@@ -118,26 +120,45 @@ def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = Fals
     Args:
         run_dir: The directory.
         evaluator: Of the run.
-        may_change: Whether costs at other prices may follow.
+        may_change: Whether costs at other prices may follow; then the file says of which LLMs.
 
     Raises:
         InputError: If the file cannot be written, or an LLM had another price when the run began.
     """
     path = run_dir / "prices.json"
     prices = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
-    then = {} if may_change else facts_of(run_dir, path.name).get("prices", {})
+    facts = facts_of(run_dir, path.name)
+    then, several = facts.get("prices", {}), set[str](facts.get(SEVERAL, ()))
     for llm, now in (prices or {}).items():
         old = then.get(llm, now)
         changed = [name for name in _PRICES if old.get(name) != now.get(name)]
-        if changed and not ("at" in old and "at" in now):  # published ones have their own day
+        if changed and may_change:
+            several.add(llm)
+        elif changed and not _is_of_its_day(run_dir, old, now):
             both = ", ".join(f"{name} was {old.get(name)}, now {now.get(name)}" for name in changed)
             raise InputError(
                 f"{run_dir} began with other prices of {llm!r}: {both}. Restore them, or give "
                 f"continue_from={str(run_dir)!r} and another run_dir: known answers then cost what "
                 "they do today, or are asked again if nobody knows that"
             )
-    if prices is not None and not path.exists():
-        _write(path, {"prices": prices})
+    if prices is not None and (not path.exists() or len(several) > len(facts.get(SEVERAL, ()))):
+        mixed = {SEVERAL: sorted(several)} if several else {}
+        _write(path, {"prices": then or prices, **mixed})
+
+
+def _is_of_its_day(run_dir: Path, old: dict[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether these are published prices of one day, or the day is compared elsewhere."""
+    if "at" not in old or "at" not in now:
+        return False
+    return old["at"] == now["at"] or any((run_dir / p / "settings.json").exists() for p in DATED)
+
+
+def day_of_prices(run_dir: Path) -> str | None:
+    """The day of a run's published prices; None if it has none, or each look has its own."""
+    path, facts = run_dir / "settings.json", facts_of(run_dir, "prices.json")
+    if path.exists() and read_settings(path)["optimizer"]["name"] == "recheck":
+        return None
+    return next((one["at"] for one in facts.get("prices", {}).values() if "at" in one), None)
 
 
 def query_facts(evaluator: Evaluator) -> dict[str, Any]:

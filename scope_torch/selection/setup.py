@@ -21,6 +21,7 @@ from scope_torch.problem import SelectionProblem, by_module
 from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.earlier import refuse_itself
+from scope_torch.runs.opening import DATED, day_of_prices
 from scope_torch.search.calibrate import Base, codes_of_base
 from scope_torch.selection.arguments import Arguments, Models, Prices, Reference
 from scope_torch.selection.checks import (
@@ -38,7 +39,6 @@ from scope_torch.tracking.heard import HEARD
 
 ONLY_MODULE = "model"
 MOST_REPEATS = 30  # queries that theta_0 answers twice, if nobody says how many
-_DATED = "reference", "preflight"  # measurements that know the day of their prices
 _MIX = 4.0, 1.0  # of prompt and completion tokens, for the question which LLM is the cheapest
 
 
@@ -314,10 +314,11 @@ def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList
             raise InputError(f"prices={str(prices)!r} must be a file, and there is none")
         found = prices if isinstance(prices, PriceList) else PriceList(prices)
         found = found if endpoint is None else found.asked_at(endpoint)
-    files = [] if folder is None else [folder / part / "settings.json" for part in _DATED]
-    for path in files:
-        if path.exists():
-            found.resume(read_settings(path)["problem"])
+    if folder is not None:
+        found.keep_day(day_of_prices(folder))
+        for path in (folder / part / "settings.json" for part in DATED):
+            if path.exists():
+                found.resume(read_settings(path)["problem"])
     return found
 
 

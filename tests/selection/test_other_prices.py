@@ -1,12 +1,15 @@
 """A run that goes on at other prices would mix two costs: it is refused, with the mend."""
 
 import contextlib
+import json
+from datetime import date
 
 import pytest
 from selection.test_select import PRICE, App, exactly, in_june_2025, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 
 
@@ -87,12 +90,57 @@ def test_published_prices_of_a_check_have_their_own_day(tmp_path, monkeypatch):
     def app(_, text):
         return text.upper(), {"model": (1_000, 100)}
 
-    def check(budget_usd):
+    def check(budget_usd, **more):
         data = [(str(i) + "a", str(i) + "A") for i in range(300)]
         how = {"dataset": data, "metric": exactly, "min_quality": 0.9, "run_dir": tmp_path}
-        return st.check(app, "o3", budget_usd=budget_usd, **how)
+        return st.check(app, "o3", budget_usd=budget_usd, **how, **more)
 
     in_june_2025(monkeypatch, 9)
     check(0.03)
     in_june_2025(monkeypatch, 11)
-    assert check(0.5).pairs
+    with pytest.raises(InputError, match="began with other prices of 'o3': input_usd_per_mtok"):
+        check(0.5, prices=PriceList(at=date(2025, 6, 11)))
+    assert {one.cost_usd for one in check(0.5).paid} == {1_000 * 10e-6 + 100 * 40e-6}
+
+
+def test_pilots_have_the_day_of_the_run(tmp_path, monkeypatch):
+    def app(models, text):
+        return text.upper(), dict.fromkeys(models, (1_000, 100))
+
+    how = {"models": ["gpt-4o-mini", "o3"], "reference": "o3", "run_dir": tmp_path / "june"}
+    in_june_2025(monkeypatch, 9)
+    select(app, **how, dry_run="pilot")
+    in_june_2025(monkeypatch, 11)
+    with pytest.raises(InputError, match="began with other prices of 'o3'"):
+        select(app, **how, prices=PriceList(at=date(2025, 6, 11)))
+    found = select(app, **how)
+    assert {one.cost_usd for one in found.reference} == {0.014}
+    again = select(app, **how | {"run_dir": tmp_path / "july"}, continue_from=tmp_path / "june")
+    assert again.problem.reference_cost_usd == pytest.approx(0.0028)  # a fifth
+
+
+def test_a_recheck_at_several_prices_is_not_taken_for_one_of_the_first(tmp_path):
+    folder = tmp_path / "watch"
+
+    def watch(times):
+        data = settings(metric=exactly)
+        how = {name: data[name] for name in ("dataset", "metric", "budget_usd", "name")}
+        how |= {"min_quality": 0.5, "draws": 5, "run_dir": folder}
+        st.recheck(Tokens(), dict.fromkeys(("plan", "solve"), "pro"), prices=prices(**times), **how)
+
+    def known(**times):
+        how = {"prices": prices(**times), "continue_from": folder, "run_dir": tmp_path / str(times)}
+        select(Tokens(), **how)
+        return json.loads((tmp_path / str(times) / "known.json").read_text())["sources"][0]
+
+    watch({})
+    assert known()["used"] == 5
+    for pro in (0.2, 1):
+        watch({"pro": pro})
+        source = known(pro=pro)
+        assert source["used"] == 0
+        assert set(source["left_out"]) == {"several_prices"}
+    watch({"pro": 0.2})
+    first = json.loads((folder / "prices.json").read_text())["prices"]
+    (folder / "prices.json").write_text(json.dumps({"prices": first}))  # of an early version
+    assert known(pro=0.3)["used"] == 0  # its result says so
