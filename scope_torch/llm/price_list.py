@@ -87,8 +87,7 @@ class PriceList:
                 )
             check_llm(llm)
         self._source = str(own) if is_path else "own prices"
-        self._cached: Cached = cached
-        self.batch = batch
+        self._cached, self.batch = cached, batch
         self.at, self._is_dated = at or datetime.now(UTC).date(), at is not None
         self._provider: str | None = None  # whose published prices come first; "" for nobody's
 
@@ -103,15 +102,18 @@ class PriceList:
         facts |= {"prices_of": self._provider} if self._provider else {}
         return {**facts, "prices_in_batch": True} if self.batch else facts
 
-    def resume(self, facts: Mapping[str, Any]) -> None:
-        """Takes the prices with which a run began, unless a day was given; see `facts`."""
-        self._provider = facts.get("prices_of", "")
-        self.keep_day(facts.get("prices_at"))
+    def resumed(self, facts: Mapping[str, Any]) -> PriceList:
+        """A copy with the prices that a run began with, unless a day was given; see `facts`."""
+        begun = self.of_day(facts.get("prices_at"))
+        begun._provider = facts.get("prices_of", "")
+        return begun
 
-    def keep_day(self, day: str | None) -> None:
-        """Takes the published prices of a day, unless one was given, or this is None."""
+    def of_day(self, day: str | None) -> PriceList:
+        """A copy with the published prices of a day, unless one was given, or this is None."""
+        other = copy.copy(self)
         if not self._is_dated and day is not None:
-            self.at = date.fromisoformat(day)
+            other.at = date.fromisoformat(day)
+        return other
 
     def asked_at(self, base_url: str) -> PriceList:
         """A copy that prefers prices of the provider at an address, if it prefers nobody's yet."""

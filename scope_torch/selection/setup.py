@@ -315,10 +315,10 @@ def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList
         found = prices if isinstance(prices, PriceList) else PriceList(prices)
         found = found if endpoint is None else found.asked_at(endpoint)
     if folder is not None:
-        found.keep_day(day_of_prices(folder))
+        found = found.of_day(day_of_prices(folder))
         for path in (folder / part / "settings.json" for part in DATED):
             if path.exists():
-                found.resume(read_settings(path)["problem"])
+                found = found.resumed(read_settings(path)["problem"])
     return found
 
 

@@ -41,7 +41,10 @@ _OF_0_1 = {"calibration_queries": None, "verify": 0, "cost_scale": "least_square
 
 @contextmanager
 def served(endpoint: Any, prices: PriceList) -> Generator[Any, None, None]:
-    """The endpoint while the application runs; an address becomes an `Endpoint`; None stays."""
+    """The endpoint while the application runs; an address becomes an `Endpoint`; None stays.
+
+    It books at `prices`, which may be those of an earlier day.
+    """
     if endpoint is None:
         yield None
         return
@@ -53,7 +56,7 @@ def served(endpoint: Any, prices: PriceList) -> Generator[Any, None, None]:
     try:
         # Whoever has started it stops it.
         with nullcontext() if endpoint.is_started else endpoint:
-            yield endpoint
+            yield endpoint.at_prices(prices)
     finally:
         if estimated := endpoint.ledger.estimated_usd - before:
             logger.warning(

@@ -198,6 +198,7 @@ class App:
     ) -> UpstreamRequest:
         """The request for the upstream."""
         settings = self._settings
+        prices = (routing.query and routing.query.prices) or settings.prices
         module, llm, out = self._outgoing(api, body, routing)
         asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
         asking = asking_for_usage(api, out) if asks else out
@@ -209,7 +210,7 @@ class App:
         def book(usage: Usage | None, failed: bool) -> None:
             took_s = monotonic() - began_s
             try:
-                usd = 0.0 if usage is None else settings.prices.cost_usd(llm, usage, took_s)
+                usd = 0.0 if usage is None else prices.cost_usd(llm, usage, took_s)
                 self._ledger.book(module, usage, usd, llm=llm, failed=failed)
                 if routing.query is not None:
                     routing.query.ledger.book(module, usage, usd, llm=llm, failed=failed)
@@ -219,8 +220,7 @@ class App:
 
         most = most_of(api.limits, asking, len(content))
         reading = Reading(api, most, asking is out or wants_usage(body))
-        query = query_string(incoming.url.query)
-        headers = incoming.headers.items()
+        query, headers = query_string(incoming.url.query), incoming.headers.items()
         return UpstreamRequest(
             api, path, content, headers, query, reading, book, plain=plain, model=out["model"]
         )

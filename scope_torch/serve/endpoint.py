@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import math
 import re
@@ -230,7 +231,7 @@ class Endpoint:
             InputError: If an LLM has no price, or a factor a wrong value, or the endpoint is not
                 started.
         """
-        query = self._queries.add(self.url, self._checked(assignment), name)
+        query = self._queries.add(self.url, self._checked(assignment), name, self.prices)
         token = IN_FLIGHT.set(query)
         try:
             yield query
@@ -239,6 +240,12 @@ class Endpoint:
             self._queries.remove(query)
             with contextlib.suppress(ValueError):  # an async fixture may end it in another context
                 IN_FLIGHT.reset(token)
+
+    def at_prices(self, prices: PriceList) -> Endpoint:
+        """This endpoint as it runs, for queries that are booked at other prices."""
+        other = copy.copy(self)
+        other.prices = prices
+        return other
 
     def fault_of(self, query: QueryInFlight) -> str | None:
         """Why a run that has ended is no observation, and the mend; None if it is one.

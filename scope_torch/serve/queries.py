@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from scope_torch.factors import variable_of
+from scope_torch.llm.price_list import PriceList
 from scope_torch.runs.asked import ANEW, CACHE_OFF
 from scope_torch.serve.ledger import Ledger
 
@@ -49,6 +50,7 @@ class QueryInFlight:
         troubles: Module -> what `trouble_of` says of its last answer.
         accounts: Module -> what `account_trouble_of` says of it.
         refused: Why its last request that was not forwarded was refused; None if all were.
+        prices: What its requests cost; None in another process, where nothing is booked.
         signs: The endpoint's signs of mixed-up requests when it began, see `Queries`.
     """
 
@@ -59,8 +61,9 @@ class QueryInFlight:
         assignment: Mapping[str, str],
         name: str | None = None,
         token: str | None = None,
+        prices: PriceList | None = None,
     ) -> None:
-        self._token = token or "scope"
+        self._token, self.prices = token or "scope", prices
         self.key, self.name, self.assignment = key, name, dict(assignment)
         self.ledger = Ledger()
         self.is_asked = self.is_read = self.is_answered = False
@@ -150,10 +153,12 @@ class Queries:
         self._by_key: dict[str, QueryInFlight] = {}
         self._num_asked, self._signs = 0, Signs()
 
-    def add(self, url: str, assignment: Mapping[str, str], name: str | None) -> QueryInFlight:
-        """Registers a query."""
+    def add(
+        self, url: str, assignment: Mapping[str, str], name: str | None, prices: PriceList
+    ) -> QueryInFlight:
+        """Registers a query, which is booked at these prices."""
         key = f"{next(self._number)}-{secrets.token_hex(4)}"
-        query = QueryInFlight(key, url, assignment, name, self._token)
+        query = QueryInFlight(key, url, assignment, name, self._token, prices)
         with self._changed:
             self._by_key[key], query.signs = query, self._signs
         return query

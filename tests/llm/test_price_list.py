@@ -284,6 +284,6 @@ def test_a_run_that_began_without_a_host_goes_on_without_it():
     groq, day = PriceList().asked_at("https://api.groq.com/openai/v1"), {"prices_at": "2026-11-01"}
     assert groq.facts["prices_of"] == "groq"
     for began in (day, day | {"prices_of": "openrouter"}):
-        resumed = groq.asked_at("")
-        resumed.resume(began)
+        resumed = groq.resumed(began)
         assert resumed.asked_at("https://api.groq.com/openai/v1").facts == began
+    assert groq.facts["prices_of"] == "groq"  # the given list is as it was

@@ -5,12 +5,16 @@ import json
 from datetime import date
 
 import pytest
+from llm.fake_endpoint import only_loopback  # noqa: F401
 from selection.test_select import PRICE, App, exactly, in_june_2025, settings
+from serve.fake_upstream import FakeUpstream
+from serve.serve_cases import PATHS, body_of, post
 
 import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
+from scope_torch.serve.current import base_url
 
 
 class Tokens(App):
@@ -144,3 +148,60 @@ def test_a_recheck_at_several_prices_is_not_taken_for_one_of_the_first(tmp_path)
     first = json.loads((folder / "prices.json").read_text())["prices"]
     (folder / "prices.json").write_text(json.dumps({"prices": first}))  # of an early version
     assert known(pro=0.3)["used"] == 0  # its result says so
+
+
+def of_o3(app, **changes):
+    how = {"models": ["o3", "gpt-4o-mini"], "reference": "o3", "max_quality_loss": 0.3}
+    data = [(f"q {i}", f"Q {i}") for i in range(12)]
+    return st.select(
+        app, dataset=data, metric=exactly, budget_usd=5, repeats=0, name="o3", **how, **changes
+    )
+
+
+def prices_of_o3(result):
+    price = result.prices["o3"]
+    return price["at"], price["input_usd_per_mtok"], result.problem.reference_cost_usd
+
+
+@pytest.mark.parametrize("dry_run", [False, True, "pilot"])
+def test_a_price_list_is_not_changed_by_a_run_that_goes_on(tmp_path, monkeypatch, dry_run):
+    def app(_, text):
+        return text.upper(), {"model": (1_000, 100)}
+
+    in_june_2025(monkeypatch, 9)
+    old = of_o3(app, run_dir=tmp_path / "9", prices=st.PriceList())
+    in_june_2025(monkeypatch, 11)
+    prices = st.PriceList()
+    again = of_o3(app, run_dir=tmp_path / "9", prices=prices, dry_run=dry_run)
+    if not dry_run:
+        assert prices_of_o3(again) == prices_of_o3(old) == ("2025-06-09", 10.0, 0.014)
+    new = of_o3(app, run_dir=tmp_path / "11", prices=prices)
+    assert prices_of_o3(new) == ("2025-06-11", 2.0, pytest.approx(0.0028))
+
+
+def test_an_endpoint_books_a_run_that_goes_on_at_its_own_prices(tmp_path, monkeypatch):
+    stop = [5]
+
+    def app(models, text):
+        if not stop[0]:
+            raise KeyboardInterrupt
+        stop[0] -= 1
+        assert post(base_url() + PATHS[0], body_of(PATHS[0], "scope/model")).status == 200
+        return text.upper()
+
+    in_june_2025(monkeypatch, 9)
+    with FakeUpstream() as upstream:
+        before = st.Endpoint(upstream.url, api_key_env="")
+        with pytest.raises(KeyboardInterrupt):
+            of_o3(app, run_dir=tmp_path / "9", endpoint=before)
+        in_june_2025(monkeypatch, 11)
+        stop[0] = 99
+        with st.Endpoint(upstream.url, api_key_env="") as endpoint:
+            old = of_o3(app, run_dir=tmp_path / "9", endpoint=endpoint)
+            booked = before.ledger.cost_usd + endpoint.ledger.cost_usd
+            assert booked == pytest.approx(old.bill.total_usd, rel=1e-12)
+            new = of_o3(app, run_dir=tmp_path / "11", endpoint=endpoint)
+    assert prices_of_o3(old)[:2] == ("2025-06-09", 10.0)
+    assert prices_of_o3(new)[:2] == ("2025-06-11", 2.0)
+    assert len({one.cost_usd for one in old.reference}) == 1
+    assert old.problem.reference_cost_usd > 4 * new.problem.reference_cost_usd
