@@ -43,7 +43,8 @@ class Source:
         used: Observations that the new search knows.
         repriced: Those of them that cost something else today.
         regraded: Those of them that another metric has graded anew.
-        regraded_usd: What that has cost, in USD.
+        regraded_usd: What that has cost, in USD; of the last one also grades of a metric that was
+            mended before all were graded.
         usd_then: What the used ones had cost, in USD.
         left_out: How many others, by reason: `no_candidate`, a module used an LLM that is none any
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
@@ -113,6 +114,9 @@ class Reader:
         self._mixes_grades = any(anew)
         runs = zip(paths, settings, anew, strict=True)
         sources = [self._read_run(*one, taken) for one in runs]
+        if self._grades is not None and (usd := self._grades.superseded_usd):
+            last = sources.pop()
+            sources.append(replace(last, regraded_usd=last.regraded_usd + usd))
         return Taken(_numbered(taken), sources, self._num_others, self._same_reference)
 
     def _read_run(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from scope_torch.runs.evaluator import Evaluator, Regrades
 from scope_torch.runs.journal import Journal
 
 REGRADED = "regraded"  # a directory in that of a run
+_Pair = tuple[tuple[int, ...], int]
 
 
 class Grades(ExitStack):
@@ -23,7 +25,8 @@ class Grades(ExitStack):
 
     Args:
         evaluator: Has the metric.
-        left_usd: Grading may cost so many USD, and what crosses it.
+        left_usd: Grading may cost so many USD, and what crosses it. What earlier processes have
+            paid for grades is among them, also for those of a metric that was mended since.
         folder: Directory of a journal of all grades that cost money; None keeps none.
     """
 
@@ -31,8 +34,9 @@ class Grades(ExitStack):
         super().__init__()
         self._evaluator, self._left_usd, self._folder = evaluator, left_usd, folder
         self._journal: Journal | None = None
-        self._number = Counter[Request]()  # how often a pair was graded
-        self._kept: dict[Request, Observation] = {}
+        # Grades by pair and mark that no answer has got yet, the first ones first.
+        self._kept = defaultdict[tuple[_Pair, str], list[Observation]](list)
+        self._next = Counter[_Pair]()  # the replicate of the next grade of a pair
         if folder is not None and folder.exists():
             self._open(folder)
 
@@ -42,21 +46,27 @@ class Grades(ExitStack):
         Raises:
             Exception: What the metric raises; what that has cost is in the journal as lost.
         """
-        if self._left_usd < 0 or not isinstance(self._evaluator, Regrades):
+        if not isinstance(self._evaluator, Regrades):
             return None, 0.0
-        pair = Request(new.theta, new.query)
-        request = pair._replace(replicate=self._number[pair])
-        self._number[pair] += 1
+        pair = new.theta, new.query
         # A grade is that of this metric, for this output.
-        mark = {digest_of(json_of([self._evaluator.fingerprint(), output])): 0.0}
-        found = self._kept.get(request)
-        if found is None or found.outcomes != mark:
-            asked = Observation(*request[:2], 0.0, 0.0, request.replicate, outcomes=mark)
+        mark = digest_of(json_of([self._evaluator.fingerprint(), output]))
+        if kept := self._kept[pair, mark]:
+            found = kept.pop(0)
+        elif self._left_usd < 0:
+            return None, 0.0
+        else:
+            asked = Observation(*pair, 0.0, 0.0, self._next[pair], outcomes={mark: 0.0})
             found = self._asked(asked, new.request, output)
-        self._left_usd -= found.judge_usd
+            self._left_usd -= found.judge_usd
         if found.failed is not None:
             return None, found.judge_usd
         return replace(new, quality=found.quality, judge_usd=found.judge_usd), found.judge_usd
+
+    @property
+    def superseded_usd(self) -> float:
+        """USD of kept grades that no answer has got: another metric has given them."""
+        return math.fsum(one.judge_usd for kept in self._kept.values() for one in kept)
 
     def _asked(self, asked: Observation, request: Request, output: Any) -> Observation:
         assert isinstance(self._evaluator, Regrades)
@@ -68,8 +78,8 @@ class Grades(ExitStack):
             raise
         failed = "metric" if grade is None else None
         graded = replace(asked, quality=grade or 0.0, judge_usd=usd, failed=failed)
-        if asked.request not in self._kept:
-            self._keep(graded)
+        self._keep(graded)
+        self._next[graded.theta, graded.query] += 1
         return graded
 
     def _keep(self, graded: Observation) -> None:
@@ -81,5 +91,9 @@ class Grades(ExitStack):
         if self._journal is None:
             self._journal = Journal(folder / "journal.jsonl")
             self.callback(self._journal.close)
-            self._kept = {one.request: one for one in self._journal.recorded}
+            for one in self._journal.recorded:
+                pair, (mark,) = (one.theta, one.query), one.outcomes or ("",)
+                self._kept[pair, mark].append(one)
+                self._next[pair] = max(self._next[pair], one.replicate + 1)
+                self._left_usd -= one.judge_usd
         return self._journal

@@ -16,6 +16,7 @@ from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.files import inside
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
@@ -91,11 +92,7 @@ def prepare(
             f"grading the outputs of older runs anew cost {graded_usd:.3g} USD, and "
             f"budget_usd={setup.budget_usd:g}; raise it"
         )
-    if (lost_usd := _lost_usd(setup, application)) + graded_usd >= setup.budget_usd:
-        raise InputError(
-            f"{lost_usd:.3g} USD were paid for runs that were lost, and "
-            f"budget_usd={setup.budget_usd:g}; raise it"
-        )
+    _refuse_lost(setup, _lost_usd(setup, application), graded_usd)
     if logged := logged_reference(setup):
         _with_reference(setup.problem, logged, None)  # refuses a log before anything is paid for
     answered = [*known.observations, *logged]
@@ -206,19 +203,23 @@ def known_of(
     """What older runs observed; `keeps`: the directory of this run keeps it.
 
     Raises:
-        InputError: If this run began with other ones; or see `known_from`.
+        InputError: If this run began with other ones, or has lost what grading anew may cost; or
+            see `known_from`.
     """
     if setup.folder is not None and setup.given.optimizer is None:
         refuse_others(setup.earlier, setup.folder)
     if not setup.earlier:
         return Known(setup.problem)
+    lost_usd = 0.0
+    if keeps and setup.folder is not None and not (setup.folder / KNOWN).exists():
+        lost_usd = _refuse_lost(setup, _lost_usd(setup))
     return known_from(
         setup.earlier,
         setup.problem,
         evaluator,
         answers_vary=not evaluator.deterministic,
         run_dir=setup.folder if keeps else None,
-        regrade_usd=setup.budget_usd if keeps else None,
+        regrade_usd=setup.budget_usd - lost_usd if keeps else None,
     )
 
 
@@ -295,13 +296,22 @@ def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
     return cheapest(setup.problem, answered, query)
 
 
-def _lost_usd(setup: Setup, application: Application) -> float:
+def _lost_usd(setup: Setup, application: Application | None = None) -> float:
     """USD of calls that gave no observation, in all processes, before the search has begun."""
     if setup.folder is None:
-        return _paid(application.lost)
+        return 0.0 if application is None else _paid(application.lost)
     parts = "pilot", "preflight", "probe", "reference", "again", REGRADED
-    folders = [setup.inside(name) for name in parts]
-    return _paid([one for folder in folders if folder is not None for one in lost_in(folder)])
+    return _paid([one for part in parts for one in lost_in(inside(setup.folder, part))])
+
+
+def _refuse_lost(setup: Setup, lost_usd: float, graded_usd: float = 0.0) -> float:
+    """The USD that were lost; an error if they and what was graded anew have taken the budget."""
+    if lost_usd + graded_usd >= setup.budget_usd:
+        raise InputError(
+            f"{lost_usd:.3g} USD were paid for runs that were lost, and "
+            f"budget_usd={setup.budget_usd:g}; raise it"
+        )
+    return lost_usd
 
 
 def _with_reference(

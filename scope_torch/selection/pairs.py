@@ -13,11 +13,14 @@ from tqdm import tqdm
 
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.retired import retired_in
+from scope_torch.files import inside
 from scope_torch.observation import Observation, Request
 from scope_torch.results.bill import regraded_usd
 from scope_torch.results.checked import Pair
 from scope_torch.runs.deadline import TIME_IS_OVER
+from scope_torch.runs.journal import lost_in
 from scope_torch.runs.opening import describe_prices, open_run_dir
+from scope_torch.runs.regrading import REGRADED
 from scope_torch.runs.runner import problem_settings
 from scope_torch.runs.source import ObservationSource
 from scope_torch.selection.before import known_of, logged_reference
@@ -71,7 +74,8 @@ class Pairs:
             search chooses those that had lucky answers.
 
     Attributes:
-        graded_usd: What grading known answers anew has cost, also when the directory was begun.
+        graded_usd: What grading known answers anew has cost, also when the directory was begun, and
+            where the metric raised.
     """
 
     def __init__(
@@ -89,7 +93,9 @@ class Pairs:
         self._pairs, self._num_known, self._is_decided = list[Pair](), 0, False
         known = known_of(setup, evaluator)
         evaluator.paid(known.observations)
-        self.graded_usd = regraded_usd(known.sources)
+        lost = [] if setup.folder is None else lost_in(inside(setup.folder, REGRADED))
+        lost_usd = math.fsum(one.paid_usd for one in lost)
+        self.graded_usd = regraded_usd(known.sources) + lost_usd
         self._known = {one.request: one for one in known.observations if not one.replicate}
         self._logged = {one.query: one for one in logged_reference(setup)}
 

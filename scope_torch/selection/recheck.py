@@ -18,7 +18,7 @@ from typing import Any
 from scope_torch.constraints import QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.factors import LLM
-from scope_torch.files import write_atomically
+from scope_torch.files import inside, write_atomically
 from scope_torch.observation import Observation
 from scope_torch.results.checked import Pair
 from scope_torch.results.rechecked import RecheckResult, alarm_of
@@ -28,6 +28,7 @@ from scope_torch.runs.evaluator import HasPrices
 from scope_torch.runs.journal import lost_in, read_journal
 from scope_torch.runs.older import KNOWN
 from scope_torch.runs.opening import facts_of
+from scope_torch.runs.regrading import REGRADED
 from scope_torch.selection.check import Named, between, llms_of
 from scope_torch.selection.checks import check_kind, checked_number, checked_size
 from scope_torch.selection.face import serving
@@ -96,7 +97,9 @@ def recheck(
     has_reference = any(one.is_relative for one in limits)
     folder = Path(run_dir)
     earlier = read_journal(folder / "journal.jsonl")
-    before = math.fsum(one.paid_usd for one in (*earlier, *lost_in(folder)))
+    graded = {*lost_in(inside(folder, REGRADED))}  # are in `Pairs.graded_usd`
+    lost = [one for one in lost_in(folder) if one not in graded]
+    before = math.fsum(one.paid_usd for one in (*earlier, *lost))
     is_begun, days = (folder / KNOWN).exists(), _days(folder)
     setup.deadline.begin()
     with serving(setup) as (application, make_evaluator):

@@ -9,6 +9,7 @@ from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.journal import read_journal
 
 
 def select(app, metric=exactly, **changes):
@@ -159,3 +160,76 @@ def test_what_a_judge_was_paid_when_it_raised_is_in_the_bill(tmp_path):
     asked = len((tmp_path / "judged").read_text().splitlines())
     assert bill.judge_usd == pytest.approx((asked - 1) * 2.0**-10, rel=1e-12)
     assert result.budget_usd <= settings()["budget_usd"] - 0.25
+
+
+PRO, MINI = {"plan": "pro", "solve": "pro"}, {"plan": "mini", "solve": "mini"}
+USD = 2.0**-6
+
+
+class Raising:
+    """A judge that raises once it was paid so often, and always on some outputs; see `paid_usd`."""
+
+    def __init__(self, end=None, never=()):
+        self.calls, self.end, self.never = 0, end, never
+
+    @property
+    def paid_usd(self):
+        return USD * self.calls
+
+    def __call__(self, expected, output):
+        self.calls += 1
+        if self.calls == self.end or expected in self.never:
+            error = ValueError("neither yes nor no")
+            error.cost_usd = USD
+            raise error
+        return exactly(expected, output), USD
+
+
+def with_judge(kind, app, judge, folder, version="1", **changes):
+    """`select`, `check` or `recheck` with older answers; returns what was paid by its result."""
+    how = {"metric": judge, "metric_version": version, "continue_from": folder / "june"}
+    how |= {"run_dir": folder / kind} | changes
+    if kind == "select":
+        return select(app, **how).bill.total_usd
+    given = settings(metric=judge)
+    how |= {name: given[name] for name in ("dataset", "max_quality_loss", "name")}
+    how = {"budget_usd": 9.0, "reference": PRO} | how
+    if kind == "check":
+        return st.check(app, MINI, certificate="sequence", **how).spent_usd
+    return st.recheck(app, MINI, draws=10, **how).total_usd
+
+
+@pytest.mark.parametrize("kind", ["select", "check", "recheck"])
+def test_a_judge_that_raises_does_not_spend_without_end(tmp_path, kind):
+    select(App(), run_dir=tmp_path / "june")
+    judge, app, budget_usd, raised = Raising(never=("QUERY 3",)), App(), 12 * USD, 0
+    for raised in range(20):  # noqa: B007 - the last one is looked at
+        try:
+            with_judge(kind, app, judge, tmp_path, budget_usd=budget_usd)
+        except InputError:
+            break
+        except ValueError:
+            continue
+        break
+    assert 3 < raised < 19
+    assert budget_usd <= judge.paid_usd <= budget_usd + USD
+    assert app.calls == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("select", "1"), ("check", "1"), ("check", "2"), ("recheck", "2")]
+)
+def test_grades_of_a_judge_that_raised_are_in_the_bill(tmp_path, kind, version):
+    """Also if it is mended, and all outputs are graded anew; what that costs is on disk too."""
+    select(App(), run_dir=tmp_path / "june")
+    app, raising, dying, mended = App(), Raising(20), Raising(20), Raising()
+    with pytest.raises(ValueError, match="neither"):
+        with_judge(kind, app, raising, tmp_path)
+    with pytest.raises(ValueError, match="neither"):
+        with_judge(kind, app, dying, tmp_path, version)
+    told = with_judge(kind, app, mended, tmp_path, version)
+    number = len(read_journal(tmp_path / kind / "known.jsonl"))
+    graded = read_journal(tmp_path / kind / "regraded/journal.jsonl")
+    assert len(graded) == number + (19 if version == "2" else 0)  # each of these is paid once
+    judged = sum(judge.paid_usd for judge in (raising, dying, mended))
+    assert told == pytest.approx(app.usd() + judged, rel=1e-12)
