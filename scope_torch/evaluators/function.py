@@ -144,7 +144,7 @@ class FunctionEvaluator:
         self._changed = threading.Condition()  # guards the three that follow
         self._answers = dict[tuple[tuple[int, ...], int], Observation]()
         self._asking = set[tuple[tuple[int, ...], int]]()
-        self._paid: set[tuple[tuple[int, ...], int]] = set()
+        self._paid: set[tuple[tuple[int, ...], int, str | None]] = set()
         self.retired, self._warned_of = dict[str, str](), set[tuple[str | None, tuple[int, ...]]]()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
@@ -187,7 +187,7 @@ class FunctionEvaluator:
             observations: Those of a measurement by this evaluator, or by one like it.
         """
         self.remember(known := list(observations))
-        self._paid = {(o.theta, o.query) for o in filter(self.is_answer, known)}
+        self._paid = {(one.theta, one.query, one.failed) for one in known}
 
     def take_lost(self) -> list[Observation]:
         """See `LosesCalls`."""
@@ -202,11 +202,11 @@ class FunctionEvaluator:
         answered = set(self._paid)
         repeated: list[Observation] = []
         for observation in observations:
-            pair = observation.theta, observation.query
-            if pair in answered:
+            theta, query, failed = observation.theta, observation.query, observation.failed
+            # A failure was kept when failures were answers, whatever they are today.
+            if {(theta, query, None), (theta, query, failed)} & answered:
                 repeated.append(observation)
-            elif self.is_answer(observation):
-                answered.add(pair)
+            answered.add((theta, query, failed))
         return repeated
 
     def is_answer(self, observation: Observation) -> bool:

@@ -32,7 +32,7 @@ from scope_torch.runs.runner import problem_settings
 from scope_torch.search.calibrate import Base
 from scope_torch.search.known import Known
 from scope_torch.selection.again import ask_again
-from scope_torch.selection.pilot import piloted
+from scope_torch.selection.pilot import booked_apart, measured_before, piloted
 from scope_torch.selection.plan import TOO_DEAR_AFTER, Pilot, Plan
 from scope_torch.selection.preflight import cheapest, first_requests, preflight, query_of
 from scope_torch.selection.sampling import warn_of_known
@@ -101,20 +101,14 @@ def prepare(
     evaluator.paid(known.observations)
     reused = {one.query for one in answered if one.theta == setup.problem.theta_ref}
     new = _asked(setup, known) - reused
-    keeps = evaluator.deterministic
-    pilots = [  # that the reference does not get as kept answers
-        one
-        for one in piloted(setup, evaluator)
-        if not keeps or one.query not in new or not evaluator.is_answer(one)
-    ]
+    copied = measured_before(setup)
+    theirs = {Request(setup.problem.theta_ref, query) for query in new}
+    pilots = booked_apart(evaluator, piloted(setup, evaluator), copied, theirs)
     left = setup.budget_usd - graded_usd - _paid(pilots)
     probe = preflight(setup, evaluator, answered, left)
     base = _base(setup, [*answered, *probe])
-    if keeps:  # the reference gets the kept answer, and its bill; or the preflight got a pilot's
-        theirs = {one.request for one in pilots if evaluator.is_answer(one)}
-        theirs |= {Request(setup.problem.theta_ref, query) for query in new}
-        probe = [one for one in probe if one.request not in theirs or not evaluator.is_answer(one)]
-    probe = [*pilots, *probe]
+    theirs |= {one.request for one in pilots if evaluator.is_answer(one)}
+    probe = [*pilots, *booked_apart(evaluator, probe, [*copied, *pilots], theirs)]
     spent_usd, lost_usd = _paid(probe) + graded_usd, _lost_usd(setup, application)
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd, lost_usd)
     sample = _sample(setup, known)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection, Set
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.runs.opening import describe_prices
 from scope_torch.selection.plan import Pilot
@@ -49,6 +51,32 @@ def piloted(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
     if folder is None or not folder.exists():
         return []
     return measure(evaluator, _requests(setup), folder=folder)
+
+
+def measured_before(setup: Setup) -> list[Observation]:
+    """What an earlier process has measured of the reference in the same directory."""
+    path = setup.inside("reference/journal.jsonl")
+    return [] if path is None else read_journal(path)
+
+
+def booked_apart(
+    evaluator: FunctionEvaluator,
+    found: list[Observation],
+    copied: Collection[Observation],
+    theirs: Set[Request],
+) -> list[Observation]:
+    """Pilots, or answers of the preflight, that are booked as such; a kept answer is booked once.
+
+    Args:
+        evaluator: Says whether answers are kept.
+        found: The pilots or answers.
+        copied: What others have got. A failure is among them if failures were answers then.
+        theirs: What others get, as kept answers.
+    """
+    if not evaluator.deterministic:
+        return found
+    rest = [one for one in found if one not in copied]
+    return [one for one in rest if one.request not in theirs or not evaluator.is_answer(one)]
 
 
 def _requests(setup: Setup) -> list[Request]:

@@ -465,6 +465,17 @@ def test_a_failure_is_an_answer_if_it_counts_as_zero(on_error):
     assert list(resumed.evaluate(requests[1:])) == [second]
 
 
+@pytest.mark.parametrize("on_error", ["raise", "zero", "retry"])
+def test_a_failure_that_was_kept_is_a_repeat_whatever_on_error_is_today(on_error):
+    failed = [Observation((0, 0), query, 0.5, 0.0, failed="app") for query in range(2)]
+    in_search = Observation((1, 0), 0, 0.25, 0.0, failed="app")
+    kept = [replace(one, replicate=1) for one in (failed[0], in_search)]
+    anew = Observation((0, 0), 1, 0.5, 1.0, replicate=1)  # when failures were no answers
+    evaluator = evaluator_of(answer, deterministic=True, on_error=on_error)
+    evaluator.paid(failed)
+    assert evaluator.repeats([kept[0], anew, in_search, kept[1]]) == kept
+
+
 def test_a_search_is_the_same_with_kept_answers():
     task, searches = make_task(1, (4, 3), 16), {}
     for deterministic in (False, True):

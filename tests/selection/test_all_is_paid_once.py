@@ -234,3 +234,31 @@ def test_what_is_lost_on_held_out_queries_counts_against_the_budget(tmp_path):
     assert lost_usd >= 0.2
     assert result.bill.total_usd <= 2.0 + 0.2
     assert result.bill.total_usd >= lost_usd
+
+
+@pytest.mark.parametrize("is_piloted", [False, True])
+@pytest.mark.parametrize("stop", [20, 60])  # in the reference, and in the search
+def test_a_failure_is_paid_once_whatever_on_error_is_today(tmp_path, stop, is_piloted):
+    app, number, fails = App(), 0, True
+
+    def failing(models, text):
+        nonlocal number
+        number += 1
+        if number == stop:
+            raise KeyboardInterrupt
+        output, usd = app(models, text)
+        if fails and text == "query 0" and models == REFERENCE:
+            error = TimeoutError("slow")
+            error.cost_usd = usd
+            raise error
+        return output, usd
+
+    how = settings(metric=exactly, run_dir=tmp_path)
+    if is_piloted:
+        st.select(failing, **how, on_error="zero", dry_run="pilot")
+    with pytest.raises(KeyboardInterrupt):
+        st.select(failing, **how, on_error="zero")
+    fails = False
+    result = st.select(failing, **how, on_error="raise")
+    assert sum(one.failed is not None for one in result.reference) == 1
+    assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
