@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Set
+from collections.abc import Collection, Sequence, Set
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TooDear, measure
-from scope_torch.runs.opening import describe_prices
+from scope_torch.runs.opening import begin, describe_prices
+from scope_torch.runs.runner import problem_settings
 from scope_torch.selection.plan import Pilot
 from scope_torch.selection.setup import Setup
 
@@ -22,10 +23,19 @@ FOLDER = "pilot"
 def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
     """Runs the reference on a few queries; with a directory, the selection does not pay again.
 
+    If it has measured some of the reference already, these runs tell.
+
     Raises:
-        InputError: If they cost more than the budget, or a run fails.
+        InputError: If they cost more than the budget, or a run fails; or if the directory holds a
+            run with other settings.
     """
-    is_new = (folder := setup.inside(FOLDER)) is None or not folder.exists()
+    measured, known = measured_before(setup)[:NUMBER], measured_before(setup, "preflight")
+    if setup.folder is not None and (measured or known):
+        begin(setup.folder, problem_settings(setup.problem), evaluator)  # refuses other settings
+    if measured:
+        return Pilot(len(measured), _paid_usd(measured), None, evaluator.concurrency)
+    evaluator.remember(known)
+    is_new = (folder := setup.inside(FOLDER)) is None or not (known or folder.exists())
     began = time.perf_counter()
     requests, budget_usd = _requests(setup), setup.budget_usd
     if setup.folder is not None:
@@ -40,9 +50,7 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
         ) from None
     rounds = -(-len(found) // evaluator.concurrency)
     seconds = (time.perf_counter() - began) / rounds if is_new else None
-    return Pilot(
-        len(found), math.fsum(one.paid_usd for one in found), seconds, evaluator.concurrency
-    )
+    return Pilot(len(found), _paid_usd(found), seconds, evaluator.concurrency)
 
 
 def piloted(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
@@ -53,10 +61,10 @@ def piloted(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
     return measure(evaluator, _requests(setup), folder=folder)
 
 
-def measured_before(setup: Setup) -> list[Observation]:
+def measured_before(setup: Setup, part: str = "reference") -> list[Observation]:
     """What an earlier process has measured of the reference in the same directory."""
-    path = setup.inside("reference/journal.jsonl")
-    return [] if path is None else read_journal(path)
+    path, theta_ref = setup.inside(f"{part}/journal.jsonl"), setup.problem.theta_ref
+    return [] if path is None else [one for one in read_journal(path) if one.theta == theta_ref]
 
 
 def booked_apart(
@@ -77,6 +85,10 @@ def booked_apart(
         return found
     rest = [one for one in found if one not in copied]
     return [one for one in rest if one.request not in theirs or not evaluator.is_answer(one)]
+
+
+def _paid_usd(observations: Sequence[Observation]) -> float:
+    return math.fsum(one.paid_usd for one in observations)
 
 
 def _requests(setup: Setup) -> list[Request]:

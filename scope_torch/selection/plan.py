@@ -45,6 +45,7 @@ class Plan:
         is_logged: Whether the reference is known from a log.
         num_known: Answers that earlier searches know.
         num_reference: Queries that theta_0 has yet to answer.
+        num_measured: Those that it has answered in this directory, which its budget has paid.
         reference_queries: Of how many queries theta_0's answer is wanted; None for all.
         pilot: What pilots showed; None without them.
         num_allowed: How many configurations may be chosen; None for all.
@@ -75,6 +76,7 @@ class Plan:
     is_logged: bool = False
     num_known: int = 0
     num_reference: int = 0
+    num_measured: int = 0
     reference_queries: int | None = None
     pilot: Pilot | None = None
     num_allowed: int | None = None
@@ -107,7 +109,8 @@ class Plan:
         if self.is_logged:
             steps.append(f"reference {theta_0}: known from a log, no run")
         elif not left:
-            steps.append(f"reference {theta_0}: known from earlier runs, no run")
+            whence = "this directory" if self.num_measured else "earlier runs"
+            steps.append(f"reference {theta_0}: known from {whence}, no run")
         else:
             too_dear = f"; stopped after {TOO_DEAR_AFTER} if all would take over {budget}"
             only = self.reference_queries
@@ -133,7 +136,7 @@ class Plan:
             return [*lines, f"What it costs is not known; {pilots}."]
         pilot, each = self.pilot, self.pilot.usd / self.pilot.number
         held_out = self.num_held_out * (1 if self.is_logged else 2)
-        number = self.num_reference + self.repeats + held_out
+        number = self.num_reference + self.num_measured + self.repeats + held_out
         took = "" if pilot.seconds is None else f" and {plain(pilot.seconds, 2)} s"
         lines.append(
             f"{pilot.number} pilots cost {usd(pilot.usd)} USD: {usd(each)} USD{took} a run."

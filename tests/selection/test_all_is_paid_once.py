@@ -9,6 +9,7 @@ from selection.test_select import PRICE, REFERENCE, App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.runs.journal import read_journal
 from scope_torch.runs.recorded import read_run
 from scope_torch.selection.sampling import split
 from scope_torch.watch.reading import result_of_run
@@ -24,6 +25,38 @@ def test_pilots_are_in_the_bill(tmp_path, repeat):
     assert result_of_run(read_run(tmp_path)).bill == result.bill  # as the page shows it
     (tmp_path / "result.json").unlink()  # of an unfinished search
     assert result_of_run(read_run(tmp_path)).bill.probe_usd == result.bill.probe_usd
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize("stop", [1, 6, 44, 50])  # preflight, reference, its end, search
+def test_pilots_of_a_selection_that_was_stopped_are_not_asked_again(tmp_path, stop, repeat):
+    def stopping(models, text):
+        if len(app.calls) == stop:
+            raise KeyboardInterrupt
+        return app(models, text)
+
+    app, arguments = App(), settings(metric=exactly, run_dir=tmp_path, repeat=repeat)
+    with pytest.raises(KeyboardInterrupt):
+        st.select(stopping, **arguments)
+    number = len(app.calls)
+    text = str(st.select(app, **arguments, dry_run="pilot"))
+    has_measured = (tmp_path / "reference/journal.jsonl").exists()
+    assert len(app.calls) == number + (0 if has_measured else 3 - (not repeat))
+    assert " pilots cost 0.0" in text
+    assert "2.20 USD are left for the search" in text
+    measured = len(read_journal(tmp_path / "reference/journal.jsonl"))
+    left = f"{40 - measured} runs" if measured < 40 else "known from this directory, no run"
+    assert f"reference plan=pro, solve=pro: {left}" in text
+    result = st.select(app, **arguments)
+    assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+
+
+def test_a_pilot_of_another_run_is_refused(tmp_path):
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
+    app, other = App(), [(f"other {i}", f"OTHER {i}") for i in range(40)]
+    with pytest.raises(InputError, match="40 of 40 queries are new or changed"):
+        st.select(app, **settings(metric=exactly, run_dir=tmp_path, dataset=other), dry_run="pilot")
+    assert app.calls == []
 
 
 def test_pilots_of_a_reference_that_is_known_are_in_the_bill(tmp_path):
