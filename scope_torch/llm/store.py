@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -44,6 +45,9 @@ class ResponseStore:
 
     If several callers need the same reply at the same time, one pays and the others wait, also in
     other processes that use the file. A crash loses only the calls in flight.
+
+    A reply that the file does not take, as on a full disk, goes to its callers all the same. Before
+    the next call is paid for it must be stored.
 
     Args:
         path: An SQLite file on a disk of this machine; made if there is none.
@@ -92,6 +96,8 @@ class ResponseStore:
         self._claim_limit_s = claim_limit_s
         self._lock = threading.Lock()
         self._flights: dict[str, Future[Completion | LLMError | None]] = {}
+        self._storing = threading.Lock()
+        self._unstored: dict[str, tuple[str, Completion]] = {}  # model and reply by key
         self._file = StoreFile(path)
         self._owner = new_owner()
 
@@ -128,7 +134,8 @@ class ResponseStore:
         llm, asked = chosen(self._client.llms, call)
         key = call_key(asked, llm, self.extra_body)
         while True:
-            if stored := self._file.read(key):
+            _, unstored = self._unstored.get(key, ("", None))
+            if stored := unstored or self._file.read(key):
                 return self._replay(stored)
             with self._lock:
                 flight = self._flights.get(key)
@@ -155,6 +162,8 @@ class ResponseStore:
 
     async def close(self) -> None:
         """Closes the file, and the client's connections of the running event loop."""
+        with contextlib.suppress(InputError):  # was logged when a reply could not be stored
+            self._store_all()
         retire(self._owner)
         self._file.close()
         if close := getattr(self._client, "close", None):
@@ -178,6 +187,7 @@ class ResponseStore:
 
     async def _claim_and_pay(self, key: str, model: str, call: ChatCall) -> Completion:
         """Pays for a call once no other process does, unless another one has paid meanwhile."""
+        self._store_all()
         waited, watch = False, ClaimWatch(self._claim_limit_s)
         while not self._file.claim(key, self._owner, watch.is_stale):
             if not waited:
@@ -192,8 +202,23 @@ class ResponseStore:
             completion = await self._pay(key, model, call)
         finally:
             renewing.cancel()
-        self._file.keep(key, self._owner, model, completion)
+        self._unstored[key] = model, completion
+        try:
+            self._store_all()
+        except InputError as error:  # those who wait would pay for the same reply
+            logger.warning("a reply that was paid for is not stored: %s", error)
         return completion
+
+    def _store_all(self) -> None:
+        """Stores the replies that were paid for, also those that had no room before.
+
+        Raises:
+            InputError: If there is no room.
+        """
+        with self._storing:  # a reply that is stored twice counts as paid twice
+            for key, (model, completion) in list(self._unstored.items()):
+                self._file.keep(key, self._owner, model, completion)
+                del self._unstored[key]
 
     async def _pay(self, key: str, model: str, call: ChatCall) -> Completion:
         self._count(in_flight=1)
@@ -205,7 +230,10 @@ class ResponseStore:
             # A CancelledError of RetryingClient has a cost too.
             usd = float(getattr(error, "cost_usd", 0.0))
             self._count(billed_usd=usd)
-            self._file.fail(key, self._owner, model, usd, str(error) or type(error).__name__)
+            try:
+                self._file.fail(key, self._owner, model, usd, str(error) or type(error).__name__)
+            except InputError as full:  # those who wait would pay for the same failure
+                logger.warning("a failed call that cost %.3g USD is not stored: %s", usd, full)
             raise
         finally:
             self._count(in_flight=-1)

@@ -179,6 +179,55 @@ def test_failures_are_shared_billed_and_not_kept(open_store, path):
     assert rows(path, "SELECT * FROM claims") == []
 
 
+def without_room(monkeypatch, store):
+    """The file takes nothing that was paid for, until `monkeypatch` is undone."""
+
+    def full(*_):
+        raise InputError("no room")
+
+    for name in ("keep", "fail"):
+        monkeypatch.setattr(store._file, name, full)
+
+
+def test_a_reply_that_cannot_be_stored_is_paid_once(open_store, monkeypatch, caplog):
+    client = Client()
+    store = open_store(client)
+    without_room(monkeypatch, store)
+    assert run(store, *[CALL] * 5) == [REPLY] * 5
+    assert "is not stored: no room" in caplog.text
+    assert run(store, CALL) == [REPLY]
+    refused = run(store, numbered(1), numbered(1), numbered(2))  # nothing more is paid for
+    assert [str(one) for one in refused] == ["no room"] * 3
+    assert len(client.calls) == 1
+    assert ledger(store) == (0.25, 1.25, 0.0, 0)
+    monkeypatch.undo()
+    assert run(store, numbered(1)) == [REPLY]
+    assert run(open_store(client), CALL, numbered(1)) == [REPLY] * 2
+    assert len(client.calls) == 2
+    assert ledger(store) == (0.5, 1.25, 0.5, 0)
+
+
+def test_a_reply_that_had_no_room_is_stored_at_the_end(open_store, monkeypatch):
+    client = Client()
+    store = open_store(client)
+    without_room(monkeypatch, store)
+    assert run(store, CALL) == [REPLY]
+    monkeypatch.undo()
+    asyncio.run(store.close())
+    assert run(open_store(client), CALL) == [REPLY]
+    assert len(client.calls) == 1
+
+
+def test_a_failure_that_cannot_be_stored_is_paid_once(open_store, monkeypatch):
+    client = Client(LLMError("no reply", fatal=True, cost_usd=0.5, latency_s=3.0))
+    store = open_store(client)
+    without_room(monkeypatch, store)
+    outcomes = run(store, CALL, CALL, CALL)
+    assert [(type(one), one.cost_usd) for one in outcomes] == [(LLMError, 0.5)] * 3
+    assert len(client.calls) == 1
+    assert store.billed_usd == 0.5
+
+
 def test_other_errors_pass_through(open_store, path):
     store = open_store(Client(ZeroDivisionError("a mistake")))
     assert isinstance(run(store, CALL)[0], ZeroDivisionError)
