@@ -304,6 +304,9 @@ def test_an_endpoint_that_runs_already_goes_on():
         def __enter__(self):
             raise AssertionError("it is started already")
 
+        def at_prices(self, prices):
+            return self
+
     with served(Running(), st.PriceList()) as endpoint:
         assert endpoint.is_started
 
