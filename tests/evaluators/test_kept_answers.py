@@ -90,7 +90,9 @@ def test_a_failed_call_is_an_answer_if_it_counts_as_zero(on_error):
     assert evaluator.is_answer(wrong)
     assert evaluator.is_answer(failed) == (on_error == "zero")
     assert evaluator.repeats([wrong, *good]) == good
-    assert evaluator.repeats([failed, *good]) == (good if on_error == "zero" else good[1:])
+    again = replace(failed, replicate=1)
+    assert evaluator.repeats([failed, again]) == [again]  # it was kept
+    assert evaluator.repeats([failed, *good]) == good[1:]  # asked anew: failures were no answers
     evaluator.remember([failed])
     kept = failed if on_error == "zero" else TASK.observe(pair)
     assert list(evaluator.evaluate([pair])) == [kept]

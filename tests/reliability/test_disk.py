@@ -245,7 +245,8 @@ def test_the_command_line_where_it_may_not_write(cli, what):
     protected.chmod(mode)
     assert (status, out) == (2, "")
     assert re.fullmatch(
-        rf"scope-torch: cannot write \S*{what}\S*: Permission denied; make it wr.+\n", err
+        rf"scope-torch: cannot write \S*{what}\S*: Permission denied; choose another place, or.+\n",
+        err,
     )
     if journal is not None:
         assert journal.read_bytes() == before
