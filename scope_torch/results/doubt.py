@@ -213,7 +213,8 @@ def _of_reference(problem: SelectionProblem) -> str:
         if above > 0
     ]
     cost_usd, first = problem.reference_averages[COST], problem.limits[0]
-    if problem.objective == "quality" and cost_usd > first.value:
+    is_known = not first.is_cap or problem.reference_answers or COST in problem.reference_outcomes
+    if problem.objective == "quality" and is_known and cost_usd > first.value:
         broken.insert(0, f"{first} ({plain(cost_usd)} on average)")
     is_poor = problem.reference_quality < problem.s_0
     if problem.objective == "cost" and problem.epsilon is None and is_poor:

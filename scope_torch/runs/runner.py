@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from scope_torch.constraints import COST
 from scope_torch.errors import InputError, check_numbers
 from scope_torch.files import path_of
 from scope_torch.observation import History, Observation, Request
@@ -187,6 +188,8 @@ def problem_settings(problem: SelectionProblem) -> dict[str, Any]:
         del values["reference_queries"]
     values["constraints"] = [str(constraint) for constraint in problem.constraints]
     values["reference_outcomes"] = dict(problem.reference_outcomes)
+    if any(one.name == COST and one.is_cap and one.is_relative for one in problem.constraints):
+        values["reference_outcomes"][COST] = problem.reference_averages[COST]  # the answers tell it
     for name in ("constraints", "reference_outcomes"):
         if not values[name]:
             del values[name]

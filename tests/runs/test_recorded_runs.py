@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scope_torch.errors import InputError
-from scope_torch.methods import make_scope
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.recorded import read_run
@@ -52,6 +52,30 @@ def test_a_least_quality_with_more_digits_than_its_text(tmp_path):
     assert read_run(tmp_path).problem.s_0 == pytest.approx(2 / 3, rel=1e-15)
     with pytest.raises(InputError, match=r"at most 0\.666667"):
         replace(problem, constraints=("quality >= 0.66667",))
+
+
+@pytest.mark.parametrize(
+    "text", ["cost_usd <= 0.5 * reference cap {}", "cost_usd <= 0.0001 cap {}"]
+)
+def test_what_counts_of_the_cost_of_the_reference_is_read_back(tmp_path, bound):
+    """The directory has no answers of theta_0, of which most are above the cap."""
+    costs = [usd for usd, _ in TASK.problem.reference_answers]
+    cap = min(costs) * 1.1
+    changes = {
+        "objective": "quality",
+        "epsilon": None,
+        "constraints": [f"cost_usd <= {bound} cap {cap}"],
+    }
+    problem = replace(TASK.problem, **changes)
+    search = make_scope_joint(problem, base=problem.llms[0][-1], seed=2)
+    run(problem, search, TASK.evaluator, 0.3, run_dir=tmp_path)
+    read = read_run(tmp_path).problem
+    assert read.limits[0].value == pytest.approx(problem.limits[0].value, rel=1e-11)
+    counted = sum(min(usd, cap) for usd in costs) / len(costs)
+    assert problem.reference_averages["cost_usd"] == pytest.approx(counted, rel=1e-12)
+    if "reference" in bound:
+        assert problem.limits[0].value == pytest.approx(counted / 2, rel=1e-12)
+        assert read.reference_averages == problem.reference_averages
 
 
 def test_bounds_of_a_candidate_are_in_the_trace(tmp_path):
