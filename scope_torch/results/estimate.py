@@ -122,7 +122,7 @@ class Evidence:
             self.answers.add(observation)
             self._of.setdefault(observation.theta, []).append(observation)
         self.tried = {row.theta_cand for row in trace}
-        self.flips = self.answers.vary(report)
+        self.answers_vary = self.answers.vary(report)
         self.last: dict[tuple[int, ...], TraceRow] = {}
         for row in trace:
             if row.theta_cand is not None and row.upper_c_usd is not None:
@@ -138,7 +138,7 @@ class Evidence:
 
     def is_known(self, theta: tuple[int, ...]) -> bool:
         """Whether its averages are known: all queries answered, and answers do not change."""
-        return self.answers[theta].num_left == 0 and not self.flips
+        return self.answers[theta].num_left == 0 and not self.answers_vary
 
     def is_feasible(self, theta: tuple[int, ...]) -> bool:
         """Whether it is known on all queries, and its averages satisfy every constraint."""
@@ -198,7 +198,7 @@ class Evidence:
         if self.is_known(theta):
             return _exactly(answers.cost_usd, self._counted(theta))
         n, Q = self.num_answered(theta), self.problem.num_queries
-        least = answers.cost_usd * n / Q if n and not self.flips else 0.0
+        least = answers.cost_usd * n / Q if n and not self.answers_vary else 0.0
         mean = answers.cost_usd if n else None
         model = self._model_cost(theta)
         return _estimate(row.cost_usd if row else mean, (least, math.inf), model, n, Q)
@@ -208,7 +208,9 @@ class Evidence:
         n, Q = self.problem.reference_queries, self.problem.num_queries
         if n is None:
             return _exactly(value, "the reference")
-        sure = (0.0, most) if self.flips else (value * n / Q, (value * n + most * (Q - n)) / Q)
+        sure = (
+            (0.0, most) if self.answers_vary else (value * n / Q, (value * n + most * (Q - n)) / Q)
+        )
         return _estimate(value, sure, None, n, Q)
 
     def quality_of_choice(self, out: Recommendation) -> Estimate:
@@ -220,7 +222,7 @@ class Evidence:
             return found  # it speaks of tomorrow's queries
         s_0, delta = self.problem.s_0, self.report.get("delta")
         lower, upper = self._sure_quality(out.theta)
-        if self.report.get("certificate") == "sequence" and not self.flips:
+        if self.report.get("certificate") == "sequence" and not self.answers_vary:
             ends = self._by_sequences(out.theta)
             lower, upper = max(lower, ends[0]), min(upper, ends[1])
         lower = max(s_0, lower)
@@ -253,7 +255,7 @@ class Evidence:
     def _sure_quality(self, theta: tuple[int, ...]) -> Interval:
         """Bounds that hold whatever the open queries are answered."""
         answers, Q = self.answers[theta], self.problem.num_queries
-        if answers.num_left == Q or self.flips:
+        if answers.num_left == Q or self.answers_vary:
             return 0.0, 1.0
         return answers.most_quality - answers.num_left / Q, answers.most_quality
 

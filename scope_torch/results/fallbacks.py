@@ -170,7 +170,7 @@ def _basis(evidence: Evidence, theta: Theta, passed: set[Theta]) -> str | None:
 def _by_sequences(evidence: Evidence) -> set[Theta]:
     """The candidates whose betting sequences certify s_0, also those that cost too much."""
     problem, report, found = evidence.problem, evidence.report, set[Theta]()
-    if report.get("certificate") != "sequence" or evidence.flips or problem.others:
+    if report.get("certificate") != "sequence" or evidence.answers_vary or problem.others:
         return found
     from scope_torch.bounds.betting import BettingSequence, share_of_delta  # slow to import
 

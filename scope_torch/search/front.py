@@ -205,7 +205,7 @@ class _Maker:
         self._known_thetas = {observation.theta for observation in known} | set(
             problem.offered or ()  # their answers are not in a random order of all queries
         )
-        self._flips = self._answers.vary(self._report)
+        self._answers_vary = self._answers.vary(self._report)
         found = optimizer.estimates() if isinstance(optimizer, HasEstimates) else None
         self._listed = None if found is None or found.listed is None else found.listed.cpu()
         is_small = self._listed is not None or problem.space.size <= _MOST
@@ -269,7 +269,7 @@ class _Maker:
         of_cost, _ = self._intervals(p.theta_ref)
         if of_cost is not None:
             of_cost = min(of_cost[0], cost), max(of_cost[1], cost)
-        of_quality = (0.0, 1.0) if self._flips else sure
+        of_quality = (0.0, 1.0) if self._answers_vary else sure
         return FrontRow(names, p.theta_ref, "reference", cost, quality, of_cost, of_quality)
 
     def _row(
@@ -288,7 +288,7 @@ class _Maker:
         return FrontRow(names, theta, basis, cost, quality, of_cost, of_quality)
 
     def _is_known(self, theta: tuple[int, ...]) -> bool:
-        return self._answers[theta].num_left == 0 and not self._flips
+        return self._answers[theta].num_left == 0 and not self._answers_vary
 
     def _means(self, theta: tuple[int, ...]) -> tuple[float, float]:
         """Known averages; else of the surrogate if it is enumerated, else of the answers."""
@@ -337,7 +337,7 @@ class _Maker:
         out = self._optimizer.recommend()
         if out.basis == "certified":
             certified[out.theta] = self._problem.s_0
-        if self._report.get("certificate") != "sequence" or self._flips:
+        if self._report.get("certificate") != "sequence" or self._answers_vary:
             return certified
         of_turns = turns(self._optimizer.trace, self._history, self._known_thetas)
         for k, (theta, qualities) in enumerate(of_turns, 1):
