@@ -14,13 +14,15 @@ from typing import Any, Literal
 from scope_torch.errors import InputError
 from scope_torch.factors import LLM
 from scope_torch.llm.billing import STANDARD_TIERS, Usage, check_reported, cost_usd, warn_unpriced
-from scope_torch.llm.prices import LLMInfo, check_llm, in_batch, load_llms
+from scope_torch.llm.prices import OTHER_PRICES, LLMInfo, check_llm, in_batch, load_llms
 
 Cached = Literal["as_billed", "uncached"]
 
 _PACKAGE = "genai-prices"
 _NOON = time(12, tzinfo=UTC)  # some providers have other prices at night
 _BATCH = "batch"
+_CACHED = "cached_input_usd_per_mtok"
+_SAID = "input_mtok", "output_mtok", "cache_read_mtok"
 _FREE = ":free"  # openrouter.ai/docs/guides/routing/model-variants/free
 # They choose among providers, or add searches; openrouter.ai/docs/guides/routing/model-variants
 _ROUTES = "nitro", "floor", "exacto", "online"
@@ -244,9 +246,9 @@ class PriceList:
 
         Returns:
             By name USD per million tokens (`input_usd_per_mtok`, `output_usd_per_mtok`,
-            `cached_input_usd_per_mtok`), `cached`, `source`, and of published ones `at`, the day,
-            and the `model` whose prices they are. Those of batches have `batch`, which is True,
-            those of machines `usd_per_s`, for a second of a call.
+            `cached_input_usd_per_mtok`), `cached`, `source`, in `others` what else has a price, and
+            of published ones `at`, the day, and the `model` whose prices they are. Those of batches
+            have `batch`, which is True, those of machines `usd_per_s`, for a second of a call.
 
         Raises:
             InputError: If an LLM has no price.
@@ -264,18 +266,17 @@ class PriceList:
         values = {"input_usd_per_mtok": given, "output_usd_per_mtok": said, "cached": self._cached}
         values |= {"batch": True} if self.batch else {}
         if (own := self._own(llm)) is not None:
-            cached = own.cached_input_usd_per_mtok
-            source = self._source if llm in self.own else "free by its name"
+            values |= {_CACHED: own.cached_input_usd_per_mtok}
+            values |= {"source": self._source if llm in self.own else "free by its name"}
             values |= {"usd_per_s": own.usd_per_s} if self.is_timed(llm) else {}
-            return {**values, "cached_input_usd_per_mtok": cached, "source": source}
-        cached = _base(self._model_price(llm).cache_read_mtok)
-        return {
-            **values,
-            "cached_input_usd_per_mtok": cached,
-            "model": self._found(llm).id,
-            "source": f"{_PACKAGE} {metadata.version(_PACKAGE)}",
-            "at": self.at.isoformat(),
-        }
+            others = {key: getattr(own, key) for key in OTHER_PRICES}
+        else:
+            price = vars(self._model_price(llm))
+            values |= {_CACHED: _base(price.get("cache_read_mtok")), "model": self._found(llm).id}
+            values["source"] = f"{_PACKAGE} {metadata.version(_PACKAGE)}"
+            values["at"] = self.at.isoformat()
+            others = {key: _base(usd) for key, usd in price.items() if key not in _SAID}
+        return {**values, "others": {k: usd for k, usd in others.items() if usd is not None}}
 
     def _found(self, llm: str) -> Any:
         return _published(llm, self._provider)

@@ -186,7 +186,7 @@ def _missing(llm: LLMInfo) -> str:
     named = isinstance(llm.name, str) and llm.name
     if not (named and all(map(_is_price, prices)) and all(map(_is_number, scores))):
         return _PRICED
-    for key in _OTHER_PRICES:
+    for key in (*OTHER_PRICES, "cached_input_usd_per_mtok", "gpu_hour_usd"):
         price = getattr(llm, key)
         if not (price is None or _is_price(price)):
             return f"{key}, if any, in USD and at least 0"
@@ -214,14 +214,12 @@ def _missing(llm: LLMInfo) -> str:
     return ""
 
 
-_OTHER_PRICES = (
-    "cached_input_usd_per_mtok",
+OTHER_PRICES = (  # than those of tokens that are no audio, and in no cache
     "cache_write_usd_per_mtok",
     "cache_write_1h_usd_per_mtok",
     "audio_input_usd_per_mtok",
     "audio_output_usd_per_mtok",
     "search_usd",
-    "gpu_hour_usd",
 )
 _CHOICES = {
     "prompting": ("chat", "few_shot"),

@@ -38,7 +38,7 @@ _MEASURED = {f"{part}/settings.json": ("evaluator",) for part in _PARTS}
 _BEFORE = {BEGUN: _ALL, "settings.json": _ALL, **_MEASURED}  # what a begun selection may not change
 DATED = "reference", "preflight"  # measurements that know the day of their prices
 _PRICES = "input_usd_per_mtok", "output_usd_per_mtok", "cached_input_usd_per_mtok", "cached"
-_PRICES += "usd_per_s", "batch"
+_PRICES += "usd_per_s", "batch", "others"
 # What a run writes after its settings, under names that a file of the user may have.
 _LATER = "queries.json", "trace.csv", "result.json", "check.json", "recheck.json"
 _MEND = f"Restore them, or choose {ANOTHER_RUN_DIR}"
@@ -131,7 +131,9 @@ def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = Fals
     then, several = facts.get("prices", {}), set[str](facts.get(SEVERAL, ()))
     for llm, now in (prices or {}).items():
         old = then.get(llm, now)
-        changed = [name for name in _PRICES if old.get(name) != now.get(name)]
+        # An early version did not say the others.
+        known = {"others": now.get("others"), **old}
+        changed = [name for name in _PRICES if known.get(name) != now.get(name)]
         if changed and may_change:
             several.add(llm)
         elif changed and not _is_of_its_day(run_dir, old, now):

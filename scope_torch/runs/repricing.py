@@ -21,7 +21,7 @@ def repriced(
 
     The cost of a module changes like the cost of its tokens; cached tokens keep their share of it,
     so their price must have changed like that of the others, unless the cost shows that none was
-    cached, or they cost today what the others do.
+    cached, or they cost today what the others do. So must prices of audio and of writing a cache.
     A module whose LLM costs what it did keeps its cost to the last digit. One that costs the
     seconds of a machine, `usd_per_s`, changes with their price.
 
@@ -79,18 +79,29 @@ def _repriced(
     before = 0.0 if old is None else _cost(tokens, old)  # 0, too, if it was paid by seconds
     if old is None or before <= 0:
         return usd if is_same else today
-    share_then, share_now = _cached_share(old), _cached_share(new)
-    shows_none = share_then != 1 and math.isclose(usd, before)
-    if not (math.isclose(share_then, share_now) or shows_none):
-        shows_some = share_then < 1 and usd < before
-        return today if share_now == 1 and shows_some else "no_cached_tokens"
+    then, now = _shares(old), _shares(new)
+    if "others" not in old:  # which an early version did not say
+        now = {_CACHED: now[_CACHED]}
+    changed = [k for k in {**then, **now} if not math.isclose(then.get(k, 1), now.get(k, 1))]
+    shows_none = math.isclose(usd, before) and all(then.get(key, 1) != 1 for key in changed)
+    if changed and not shows_none:
+        shows_some = then[_CACHED] < 1 and usd < before
+        are_equal = all(share == 1 for share in now.values())
+        return today if are_equal and shows_some else "no_cached_tokens"
     return usd if is_same else usd * today / before
 
 
-def _cached_share(price: Mapping[str, Any]) -> float:
-    """What a cached token costs, as a share of what another one does."""
-    usd, cached = price[_INPUT], price.get(_CACHED)
-    return 1.0 if price.get("cached") == "uncached" or not usd or cached is None else cached / usd
+def _shares(price: Mapping[str, Any]) -> dict[str, float]:
+    """What tokens of other prices cost, relative to usual ones; 1 and its price for a search."""
+    others = {_CACHED: price.get(_CACHED), **price.get("others", {})}
+    if price.get("cached") == "uncached":
+        others = {key: None if "cache" in key else usd for key, usd in others.items()}
+    shares = dict.fromkeys(others, 1.0)
+    for key, usd in others.items():
+        usual = price[_OUTPUT if "output" in key else _INPUT]
+        if usd is not None and (usual or "mtok" not in key):
+            shares[key] = usd / usual if "mtok" in key else 1 + usd
+    return shares
 
 
 def _cost(tokens: tuple[int, int], price: Mapping[str, Any]) -> float:

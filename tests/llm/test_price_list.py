@@ -89,6 +89,7 @@ def test_a_price_list_from_a_file(tmp_path):
 def test_what_a_bill_says_of_a_published_price():
     found = PriceList(at=DAY).describe(["openai/gpt-4o-mini"])["openai/gpt-4o-mini"]
     assert found.pop("source").startswith("genai-prices 0.")
+    assert found.pop("others")["web_searches_kcount"] == 10.0
     assert found == {
         "input_usd_per_mtok": 0.15,
         "output_usd_per_mtok": 0.6,

@@ -12,6 +12,7 @@ from selection.test_select import App, exactly, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import Usage
 from scope_torch.observation import Observation
@@ -427,17 +428,52 @@ def test_answers_with_cached_tokens_cost_what_they_do_today_or_are_left_out(
     assert (found if isinstance(found, str) else found.cost_usd) == expected
 
 
-def test_a_price_of_cached_tokens_asks_again_where_some_were(tmp_path):
+@pytest.mark.parametrize(
+    ("key", "then", "now", "usd", "expected"),
+    [
+        ("cache_write_usd_per_mtok", 12.5, 20.0, 12.0, "no_cached_tokens"),  # 8 of 10 were written
+        ("cache_write_usd_per_mtok", 12.5, 20.0, 10.0, 10.0),  # none was
+        ("cache_write_usd_per_mtok", None, 12.5, 10.0, "no_cached_tokens"),
+        ("cache_write_usd_per_mtok", 12.5, None, 12.0, "no_cached_tokens"),
+        ("cache_write_usd_per_mtok", 12.5, 12.5, 12.0, 12.0),
+        ("audio_input_usd_per_mtok", 30.0, 40.0, 20.0, "no_cached_tokens"),
+        ("audio_output_usd_per_mtok", 80.0, 90.0, 10.0, 10.0),
+        ("search_usd", 0.01, 0.02, 10.5, "no_cached_tokens"),
+        ("search_usd", 0.01, 0.02, 10.0, 10.0),
+    ],
+)
+def test_answers_whose_other_prices_changed(key, then, now, usd, expected):
+    """A million prompt tokens at 10 USD."""
+
+    def described(price):
+        llm = LLMInfo("a", 10.0, 40.0, **{key: price})
+        return PriceList({"a": llm}).describe(["a"])
+
+    one = Observation((0,), 0, usd, 1.0, module_tokens=((1_000_000, 0),))
+    found = repriced(one, ["a"], described(then), described(now))
+    assert (found if isinstance(found, str) else found.cost_usd) == expected
+    early = {"a": {k: value for k, value in described(then)["a"].items() if k != "others"}}
+    assert repriced(one, ["a"], early, described(now)) == one  # which did not say them
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "words"),
+    [
+        ("cached_input_usd_per_mtok", "cached_tokens", "cached_input_usd_per_mtok was"),
+        ("cache_write_usd_per_mtok", "cache_write_tokens", "others was .*cache_write_usd_per_mtok"),
+    ],
+)
+def test_a_price_of_cached_tokens_asks_again_where_some_were(tmp_path, key, kind, words):
     def of(cached_usd):
-        info = {"cached_input_usd_per_mtok": cached_usd}
+        info = {key: cached_usd}
         return {name: replace(llm, **info) for name, llm in prices().items()}
 
     def app(models, text):
-        cached = 900 * int(text.endswith("7"))
-        return text.upper(), {module: Usage(1000, 10, cached) for module in models}
+        cached = {kind: 900 * int(text.endswith("7"))}
+        return text.upper(), {module: Usage(1000, 10, **cached) for module in models}
 
     first(tmp_path, app, prices=of(0.01))
-    with pytest.raises(InputError, match="cached_input_usd_per_mtok was"):
+    with pytest.raises(InputError, match=words):
         first(tmp_path, app, prices=of(0.02))
     result = july(tmp_path, app, prices=of(0.02))[1]
     (source,) = result.report["known"]["sources"]
