@@ -210,6 +210,7 @@ class Upstream:
         if status in (400, 422) and request.plain is not None and b"stream_options" in content:
             request.content, request.plain = request.plain, None
             request.reading.wants_usage = True  # what comes now is not due to us
+            request.reading.failed = request.reading.free = False  # it is sent, and paid, anew
             answer = await self._exchange(request, begin, pieces)
             if answer.status < 300:  # else the error only repeats what was sent
                 self.no_stream_options.add(request.model)

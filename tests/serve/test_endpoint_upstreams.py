@@ -5,6 +5,7 @@ import socket
 
 import openai
 import pytest
+from llm.raw_server import CUT, RawServer, response
 from serve.path_server import Asked, Reply, path_server
 from serve.serve_cases import CHOICE, MESSAGES, PATHS, body_of, post, serving
 
@@ -54,6 +55,21 @@ def test_stream_options_that_are_refused_are_left_out(status, more):
     bill = query.ledger.by_module()["planner"]
     assert (bill.calls, bill.failed, bill.estimated_usd) == (3, 0, 0.0)
     assert bill.cost_usd == pytest.approx(3 * USD)
+
+
+def test_what_is_lost_after_such_a_refusal_is_booked():
+    refused = response(b'{"error": {"message": "unknown: stream_options"}}', status=400)
+
+    def answer(request: dict, _: int) -> list[bytes]:
+        return [refused if "stream_options" in request else CUT]
+
+    with RawServer(answer) as upstream, serving(upstream.url) as endpoint:
+        with endpoint.query(CHOICE) as query:
+            got = post(query.base_url + PATHS[0], body_of(PATHS[0], stream=True))
+        assert (got.status, len(upstream.requests)) == (502, 2)
+    bill = query.ledger.by_module()["planner"]
+    assert (bill.calls, bill.failed, bill.completion_tokens) == (1, 1, 32)
+    assert bill.cost_usd == bill.estimated_usd > 0
 
 
 def test_other_refusals_and_options_of_the_application_stay():
