@@ -155,7 +155,7 @@ class App:
                 routing.query.refused = str(error)
             raise
         if routing.query is not None and not self._queries.enter(routing.query, asks):
-            self._queries.stray()
+            self._queries.stray(routing.query.key)
             raise _ended()
         answer = await self._upstream.forward(request)
         if asks and routing.query is not None:
@@ -271,7 +271,7 @@ class App:
         if not key and chain is not None:
             return Routing(chain.entries[chain.active], None)
         if not what.startswith(_MODELS):  # a list of models asks no LLM
-            self._queries.stray()
+            self._queries.stray(key)
         if key:
             raise _ended()
         raise Refused(

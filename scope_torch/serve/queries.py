@@ -27,10 +27,12 @@ class Signs(NamedTuple):
     Attributes:
         strays: Requests that named no query in flight.
         unasked: Runs that answered without a request.
+        late: The strays that named a query that had ended.
     """
 
     strays: int = 0
     unasked: int = 0
+    late: int = 0
 
 
 class QueryInFlight:
@@ -51,7 +53,8 @@ class QueryInFlight:
         accounts: Module -> what `account_trouble_of` says of it.
         refused: Why its last request that was not forwarded was refused; None if all were.
         prices: What its requests cost; None in another process, where nothing is booked.
-        signs: The endpoint's signs of mixed-up requests when it began, see `Queries`.
+        signs: The endpoint's signs of mixed-up requests when it began, see `Queries`; those that
+            are late, when a run was last looked at: nobody has told of later ones.
     """
 
     def __init__(
@@ -151,7 +154,8 @@ class Queries:
         self._number = itertools.count(1)
         self._changed = threading.Condition()  # guards all that follows
         self._by_key: dict[str, QueryInFlight] = {}
-        self._num_asked, self._signs = 0, Signs()
+        self._num_asked, self._signs, self._late_told = 0, Signs(), 0
+        self._had_ended: set[str] = set()
 
     def add(
         self, url: str, assignment: Mapping[str, str], name: str | None, prices: PriceList
@@ -160,7 +164,8 @@ class Queries:
         key = f"{next(self._number)}-{secrets.token_hex(4)}"
         query = QueryInFlight(key, url, assignment, name, self._token, prices)
         with self._changed:
-            self._by_key[key], query.signs = query, self._signs
+            self._by_key[key] = query
+            query.signs = self._signs._replace(late=self._late_told)
         return query
 
     def find(self, key: str) -> QueryInFlight | None:
@@ -183,15 +188,17 @@ class Queries:
                 self._changed.notify_all()
             return True
 
-    def stray(self) -> None:
-        """Counts a request that names no query in flight."""
+    def stray(self, key: str | None) -> None:
+        """Counts a request that names no query in flight; `key` is the one that it names."""
         with self._changed:
-            self._signs = self._signs._replace(strays=self._signs.strays + 1)
+            strays, unasked, late = self._signs
+            self._signs = Signs(strays + 1, unasked, late + (key in self._had_ended))
 
     def remove(self, query: QueryInFlight) -> None:
         """Forgets a query."""
         with self._changed:
             self._by_key.pop(query.key, None)
+            self._had_ended.add(query.key)
             if query.is_answered and not query.is_asked:
                 self._signs = self._signs._replace(unasked=self._signs.unasked + 1)
             self._changed.notify_all()
@@ -207,11 +214,11 @@ class Queries:
             self._changed.wait_for(
                 lambda: self._num_asked > 1 or all(q.is_asked for q in self._by_key.values())
             )
-            strays, unasked = (
+            strays, unasked, late = (
                 now - before for now, before in zip(self._signs, query.signs, strict=True)
             )
-            num_asked = self._num_asked
-        if strays:
+            num_asked, self._late_told = self._num_asked, self._signs.late
+        if strays or late:
             return (
                 "a request came for a query that had ended, or for none: the app keeps a "
                 f"client that was made for another query ({_OWN_CLIENT}), asks in a thread without "

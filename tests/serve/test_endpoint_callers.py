@@ -215,6 +215,25 @@ def test_a_list_of_models_asks_no_llm_so_it_is_no_stray(endpoint):
     assert "came for a query that had ended" in endpoint.fault_of(query)
 
 
+def test_a_request_that_comes_between_two_runs_is_told_at_the_next_one(endpoint):
+    """The app asked on after its answer while the metric graded it, and nobody was told."""
+
+    def fault_after(*urls: str) -> str | None:
+        for url in urls:
+            assert post(url + PATHS[0], body_of(PATHS[0])).status == 409
+        with endpoint.query(CHOICE) as query:
+            assert post(query.base_url + PATHS[0], body_of(PATHS[0])).status == 200
+            query.is_answered = True
+        ended.append(query.base_url)
+        return endpoint.fault_of(query)
+
+    ended: list[str] = []
+    assert fault_after() is None
+    assert fault_after(f"{endpoint.url}/v1", f"{endpoint.url}/q/1-x/v1") is None  # of no run
+    assert "asks on after its answer" in (fault_after(ended[0]) or "")
+    assert fault_after() is None
+
+
 def test_a_client_asks_for_one_model(endpoint):
     with endpoint.query(CHOICE) as query:
         key = {"api_key": "x", "max_retries": 0}
