@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,8 +54,7 @@ def served(endpoint: Any, prices: PriceList) -> Generator[Any, None, None]:
         endpoint = Endpoint(endpoint, prices=prices)
     before = endpoint.ledger.estimated_usd
     try:
-        # Whoever has started it stops it.
-        with nullcontext() if endpoint.is_started else endpoint:
+        with endpoint.shared():  # other selections may use it, too
             yield endpoint.at_prices(prices)
     finally:
         if estimated := endpoint.ledger.estimated_usd - before:

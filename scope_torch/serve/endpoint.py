@@ -149,6 +149,7 @@ class Endpoint:
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
+        self._sharing, self._num_sharing, self._is_shared = threading.Lock(), 0, False
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url if self._address else 'not started'})"
@@ -213,6 +214,26 @@ class Endpoint:
             self._server.should_exit = True
         self._thread.join(self._timeout_s + _CLOSING_S)
         self._thread = self._server = self._address = None
+
+    @contextlib.contextmanager
+    def shared(self) -> Generator[None, None, None]:
+        """It listens for one of several that use it: the first starts it, the last stops it.
+
+        One that listens already is left to whoever has started it.
+        """
+        with self._sharing:
+            if not self.is_started:
+                self.start()
+                self._is_shared = True
+            self._num_sharing += 1
+        try:
+            yield
+        finally:
+            with self._sharing:
+                self._num_sharing -= 1
+                if self._is_shared and not self._num_sharing:
+                    self._is_shared = False
+                    self.stop()
 
     @contextlib.contextmanager
     def query(

@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import random
+from contextlib import ExitStack
 from datetime import date, datetime
 
 import pytest
@@ -15,7 +16,6 @@ from scope_torch.llm.prices import LLMInfo
 from scope_torch.runs.finished import load_runs
 from scope_torch.selection.sampling import split
 from scope_torch.selection.steps import served
-from scope_torch.serve.ledger import Ledger
 
 PRICE = {"nano": 1e-4, "mini": 4e-4, "pro": 1e-2}  # USD of a call
 SKILL = {"nano": 0.6, "mini": 0.99, "pro": 1.0}
@@ -296,18 +296,22 @@ def test_a_report_does_not_take_the_reference_for_a_run(tmp_path):
 
 
 def test_an_endpoint_that_runs_already_goes_on():
-    class Running:
-        is_started = True
-        ledger = Ledger()
-        prices = st.PriceList()
+    with st.Endpoint("http://127.0.0.1:1/v1") as endpoint:
+        with served(endpoint, st.PriceList()) as running:
+            assert running.url == endpoint.url
+        assert endpoint.is_started
 
-        def __enter__(self):
-            raise AssertionError("it is started already")
 
-        def at_prices(self, prices):
-            return self
-
-    with served(Running(), st.PriceList()) as endpoint:
+def test_an_endpoint_that_two_selections_share_listens_until_the_last_ends():
+    """It stopped when the first ended, and the runs of the other one failed."""
+    endpoint, first, second = st.Endpoint("http://127.0.0.1:1/v1"), ExitStack(), ExitStack()
+    first.enter_context(served(endpoint, st.PriceList()))
+    running = second.enter_context(served(endpoint, st.PriceList()))
+    first.close()
+    assert running.url == endpoint.url
+    second.close()
+    assert not endpoint.is_started
+    with served(endpoint, st.PriceList()):
         assert endpoint.is_started
 
 
