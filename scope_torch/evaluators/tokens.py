@@ -12,9 +12,14 @@ from scope_torch.llm.usage import usage_of
 
 def reported(used: Any) -> Mapping[str, Any] | None:
     """The usage of a reply as a dict, if `used` is one: a dict, or an object of a client."""
-    dump = getattr(used, "model_dump", None)
-    used = dump() if callable(dump) else used
-    return used if isinstance(used, Mapping) else None
+    used = _dumped(used)
+    # `dict(usage)` leaves objects in it, such as that of the cached tokens.
+    return {k: _dumped(v) for k, v in used.items()} if isinstance(used, Mapping) else None
+
+
+def _dumped(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump() if callable(dump) else value
 
 
 def tokens_of(used: Any) -> Usage:

@@ -43,6 +43,7 @@ KINDS = {
     "dict of Anthropic": lambda: ANTHROPIC,
     "object of Anthropic": Dumps,
     "object of OpenAI": completion_usage,
+    "dict of an object": lambda: dict(completion_usage()),
 }
 
 
