@@ -86,8 +86,11 @@ _WRITTEN = (
     "cache_write_tokens", "cache_creation_tokens", "cache_creation", _BESIDE[1], _BESIDE[2],
     _BESIDE[4],
 )  # fmt: skip
+_WRITTEN_5M = "ephemeral_5m_input_tokens", "ephemeral_5_m_input_tokens"
 _WRITTEN_1H = "ephemeral_1h_input_tokens", "ephemeral_1_h_input_tokens"
-_REASONING = "reasoning_tokens", "thinking_tokens", "thoughts_token_count"
+_AUDIO = "audio_tokens", "audio"  # LangChain leaves out what it counts
+_THOUGHTS = "thoughts_token_count"  # of Gemini
+_REASONING = "reasoning_tokens", "thinking_tokens", _THOUGHTS
 _SEARCHES = "web_search_requests", "web_search_calls", "num_search_queries"
 _FILE_SEARCHES = "file_search_requests", "file_search_calls"
 _SIDES = (
@@ -217,7 +220,7 @@ def _plain(report: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
             value = _plain(value, depth - 1) if depth else None
         elif isinstance(value, list) and name.endswith("details"):
             parts = [_plain(part, 0) for part in value if isinstance(part, Mapping)]
-            value = {f"{p.get('modality')}_tokens".lower(): p.get("token_count") for p in parts}
+            value = {_of_modality(p.get("modality")): p.get("token_count") for p in parts}
         elif isinstance(value, list) and name == "iterations":
             steps = [_plain(s, depth - 1) for s in value if depth and isinstance(s, Mapping)]
             value = [{k: v for k, v in step.items() if k != name} for step in steps]
@@ -226,17 +229,28 @@ def _plain(report: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
     return plain
 
 
+def _of_modality(modality: Any) -> str:
+    """The name of its tokens; Google's client tells it as an Enum."""
+    return f"{getattr(modality, 'value', modality)}_tokens".lower()
+
+
 def _read(told: Mapping[str, Any]) -> Usage | None:
     """The usage in a report; None if it has no prompt or no completion.
 
     Raises:
         _CannotBe: If a main number is no count.
     """
+    if _THOUGHTS in told and "prompt_token_count" in told:  # Gemini leaves out a count of 0
+        told = {"candidates_token_count": 0, **told}
     prompt, said, total = (_main(told, names) for names in (_PROMPT, _SAID, _TOTAL))
     of_prompt, of_said = (_inner(told, names) for names in _SIDES)
     cached = max(_most(told, _CACHED), _most(of_prompt, _CACHED))
     written = max(_most(told, _WRITTEN), _most(of_prompt, _WRITTEN))
     beside = "prompt_tokens" not in told and any(_main(told, (name,)) for name in _BESIDE)
+    kept_for = *(_inner(place, _DETAILS_OF_WRITTEN) for place in (told, of_prompt)), of_prompt
+    long = max(_most(part, _WRITTEN_1H) for part in kept_for)
+    # LangChain tells by time alone what Anthropic's cache got.
+    written = max(written, long + max(_most(part, _WRITTEN_5M) for part in kept_for))
     if prompt is None:
         prompt = 0 if beside else None if total is None or said is None else total - said
     if said is None and total is not None and prompt is not None:
@@ -256,9 +270,6 @@ def _read(told: Mapping[str, Any]) -> Usage | None:
         raise _CannotBe
     cached = min(cached, prompt)
     written = min(written, prompt - cached)
-    long = max(
-        _most(_inner(place, _DETAILS_OF_WRITTEN), _WRITTEN_1H) for place in (told, of_prompt)
-    )
     usage = Usage(
         prompt,
         said,
@@ -303,11 +314,11 @@ def _modalities(
     told: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Tokens of audio and of images."""
-    heard = min(_most(of_prompt, ("audio_tokens",)), prompt)
+    heard = min(_most(of_prompt, _AUDIO), prompt)
     seen = min(_most(of_prompt, ("image_tokens",)), prompt - heard)
-    spoken = min(_most(of_said, ("audio_tokens",)), said)
+    spoken = min(_most(of_said, _AUDIO), said)
     places = _inner(of_prompt, ("cached_tokens_details",)), _inner(told, ("cache_tokens_details",))
-    again = max(_most(place, ("audio_tokens",)) for place in places)
+    again = max(_most(place, _AUDIO) for place in places)
     return {
         "audio_in_tokens": heard,
         # Where both do not fit into the prompt, some tokens are of both kinds.

@@ -6,6 +6,7 @@ Prices are those of 1 June 2026 in USD for a million tokens, retyped from the pr
 import ast
 import logging
 from datetime import date
+from enum import Enum, StrEnum
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ COMPACTION = [
     {"type": "message", "input_tokens": 23_000, "output_tokens": 1_000},
 ]
 PLAIN = {"prompt_tokens": 1_000, "completion_tokens": 2_000, "total_tokens": 3_000}
+
+
+class Modality(StrEnum):
+    """Written as Google's is: `str(Modality.AUDIO)` is no value."""
+
+    AUDIO = "AUDIO"
+
+    __str__ = Enum.__str__
 
 
 def usd_of(llm: str, usage: dict, **more: object) -> float:
@@ -85,6 +94,27 @@ def usd_of(llm: str, usage: dict, **more: object) -> float:
                 {"modality": "TEXT", "tokenCount": 350},
                 {"modality": "AUDIO", "tokenCount": 150}]}},
          350 * 0.3 + 50 * 1 + 350 * 0.03 + 150 * 0.1 + 40 * 2.5),
+        # As Google's client has it.
+        ("gemini-2.5-flash", {"usage_metadata": {
+            "prompt_token_count": 900, "candidates_token_count": 40, "total_token_count": 940,
+            "prompt_tokens_details": [{"modality": Modality.AUDIO, "token_count": 200}]}},
+         700 * 0.3 + 200 * 1 + 40 * 2.5),
+        # Nothing but thoughts before the limit; the words of a tool are a part of the prompt.
+        ("gemini-2.5-flash", {"usageMetadata": {
+            "promptTokenCount": 900, "toolUsePromptTokenCount": 50, "thoughtsTokenCount": 1_000,
+            "totalTokenCount": 1_950}},
+         950 * 0.3 + 1_000 * 2.5),
+        # LangChain's `usage_metadata`: all is inside; what is kept for an hour costs 2.
+        (HAIKU, {"usage": {
+            "input_tokens": 1_000, "output_tokens": 10, "total_tokens": 1_010,
+            "input_token_details": {
+                "cache_read": 50, "cache_creation": 0,
+                "ephemeral_5m_input_tokens": 400, "ephemeral_1h_input_tokens": 500}}},
+         50 * 1 + 50 * 0.1 + 400 * 1.25 + 500 * 2 + 10 * 5),
+        ("gpt-audio", {"usage": {
+            "input_tokens": 16, "output_tokens": 592, "total_tokens": 608,
+            "output_token_details": {"audio": 482, "reasoning": 0}}},
+         16 * 2.5 + 110 * 10 + 482 * 64),
         # Gemini 2.5 Flash Image: an image is 1,290 tokens of 30.
         ("gemini-2.5-flash-image", {"usage": {
             "prompt_tokens": 10, "completion_tokens": 1_300,
