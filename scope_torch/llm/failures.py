@@ -164,12 +164,11 @@ def failure_of_bad(bad: BadReply, most: Usage, api_key_env: str | None) -> Failu
     """Classifies an answer with status 200 that is not a usable reply; it may have been billed."""
     if bad.error is None:
         return Failure(str(bad), bad.usage or most)
-    code = bad.error.get("code")  # some servers answer 200 and put the error's status here
-    error = SendError(
-        str(bad.error.get("message") or ""),
-        status=code if type(code) is int and code >= 300 else 500,
-        code=code if isinstance(code, str) else None,
-    )
+    code, said = bad.error.get("code"), str(bad.error.get("message") or "")
+    status = 400 if account_in(400, f"{code} {said}") else 500
+    if type(code) is int and code >= 300:  # some servers answer 200 and put the status here
+        status = code
+    error = SendError(said, status=status, code=code if isinstance(code, str) else None)
     found = failure_of(error, most, api_key_env)
     # What was billed has begun to answer: waiting for it without end would bill without end.
     return found._replace(usage=bad.usage, outage=found.outage and bad.usage is None)

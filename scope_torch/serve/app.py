@@ -29,20 +29,14 @@ from scope_torch.serve.apis import (
     outgoing,
     wants_usage,
 )
-from scope_torch.serve.chain import Chain, account_trouble_of, trouble_of
+from scope_torch.serve.chain import Chain, as_answer, troubles_of
 from scope_torch.serve.factors import set_factors
 from scope_torch.serve.headers import check_caller, query_string
 from scope_torch.serve.ledger import Ledger
 from scope_torch.serve.metrics import CONTENT_TYPE, metrics_text
 from scope_torch.serve.queries import HEADER, Queries, QueryInFlight
 from scope_torch.serve.reading import Reading
-from scope_torch.serve.upstream import (
-    Answer,
-    Upstream,
-    UpstreamRequest,
-    pieces_of,
-    refusal,
-)
+from scope_torch.serve.upstream import Answer, Upstream, UpstreamRequest, pieces_of, refusal
 
 if TYPE_CHECKING:
     from starlette.requests import Request as Incoming
@@ -158,9 +152,9 @@ class App:
             self._queries.stray(routing.query.key)
             raise _ended()
         answer = await self._upstream.forward(request)
-        if asks and routing.query is not None:
+        if asks and routing.query is not None and answer.content is not None:
             module = module_of(body.get("model"), routing.assignment, self._settings.prefix)
-            routing.query.note(module, trouble_of(answer), account_trouble_of(answer))
+            routing.query.note(module, *troubles_of(answer))
         return _response(answer, pieces_of(answer, api))
 
     async def _by_chain(self, incoming: Incoming, api: Api, chain: Chain) -> Response:
@@ -216,6 +210,8 @@ class App:
                     routing.query.ledger.book(module, usage, usd, llm=llm, failed=failed)
             finally:
                 if routing.query is not None:
+                    # Of a stream this is all; a whole answer is looked at once more, as it is.
+                    routing.query.note(module, *troubles_of(as_answer(reading.error)))
                     routing.query.leave()
 
         most = most_of(api.limits, asking, len(content))

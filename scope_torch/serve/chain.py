@@ -133,9 +133,7 @@ class Chain:
         """
         try:
             async for piece in pieces:
-                if reading.error and trouble_of(
-                    Answer(200, {}, json.dumps({"error": reading.error}).encode())
-                ):
+                if trouble_of(as_answer(reading.error)):
                     self.fail(module, llm)
                 yield piece
         except StreamCut:
@@ -166,6 +164,16 @@ def _llm(choice: str) -> str:
     return LLM.parse(choice).llm
 
 
+def as_answer(error: object) -> Answer:
+    """An error that came with status 200, or None, as an answer that is nothing else."""
+    return Answer(200, {}, json.dumps({"error": error}).encode())
+
+
+def troubles_of(answer: Answer) -> tuple[str | None, str | None]:
+    """What `trouble_of` and `account_trouble_of` say of an answer."""
+    return trouble_of(answer), account_trouble_of(answer)
+
+
 def trouble_of(answer: Answer) -> str | None:
     """Why another LLM should be asked, in a word; None if the answer is for the application."""
     status, content = answer.status, answer.content or b""
@@ -191,10 +199,11 @@ def account_trouble_of(answer: Answer) -> str | None:
 
     Only what the error says counts: some servers repeat the request beside it.
     """
-    error = _error_of(answer.content or b"")
-    status = error.get("code") if answer.status == 200 else answer.status
-    if answer.refused is not None or not isinstance(status, int):
+    if answer.refused is not None:
         return None
+    error, status = _error_of(answer.content or b""), answer.status
+    if status == 200:  # the error has its status as code, or says it in words alone
+        status = code if isinstance(code := error.get("code"), int) else 400
     # xAI's error is a text.
     said = [error.get(name) for name in ("code", "status", "type", "message", "error")]
     return about_account(status, " ".join(one for one in said if isinstance(one, str)))

@@ -270,6 +270,7 @@ def test_a_server_that_is_not_there_bills_nothing():
             "no credit is left",
         ),
         (Status(402), True, "no credit is left"),
+        (Status(200, {"error": {"code": "insufficient_quota"}}), True, "no credit is left"),
         (Status(400, message="Your credit balance is too low"), True, "no credit is left"),
         (
             Status(403, {"error": "Your team doesn't have any credits yet."}),

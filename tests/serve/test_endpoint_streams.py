@@ -68,6 +68,43 @@ def test_a_stream_that_is_only_an_error_costs_nothing(path, error, says):
     assert bill.cost_usd == bill.estimated_usd
 
 
+QUOTA = {"code": "insufficient_quota", "message": "You exceeded your current quota."}
+OF_ACCOUNT = [
+    (PATHS[0], stream({"error": QUOTA}), "no credit is left"),
+    (PATHS[0], stream({"error": {"code": 402, "message": "pay"}}), "no credit is left"),
+    (PATHS[0], {"error": QUOTA}, "no credit is left"),
+    (PATHS[1], stream({"type": "error", "error": QUOTA}), "no credit is left"),
+    (PATHS[1], stream({"type": "error", **QUOTA}), "no credit is left"),
+    (
+        PATHS[1],
+        stream({"type": "response.failed", "response": {"error": QUOTA}}),
+        "no credit is left",
+    ),
+    (PATHS[1], {"status": "failed", "error": QUOTA, "output": []}, "no credit is left"),
+    (
+        PATHS[2],
+        stream({"type": "error", "error": {"type": "authentication_error"}}),
+        "accept the key",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "words"), OF_ACCOUNT)
+def test_a_used_up_account_is_told_by_an_error_with_status_200(path, body, words):
+    def answer(_: Asked) -> Reply:
+        return Reply(body if len(asked) < 2 else stream(SAID[path]))
+
+    with (
+        path_server(answer) as (url, asked),
+        serving(url) as endpoint,
+        endpoint.query(CHOICE) as query,
+    ):
+        post(query.base_url + path, body_of(path, stream=True))
+        assert words in (query.account_fault() or "")
+        post(query.base_url + path, body_of(path, stream=True))
+    assert query.account_fault() is None
+
+
 @pytest.mark.parametrize(("path", "error"), ERRORS)
 @pytest.mark.parametrize("says", [False, True])
 def test_after_an_error_in_a_stream_the_next_configuration_answers(path, error, says):
