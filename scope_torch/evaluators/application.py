@@ -204,6 +204,13 @@ class Application:
             if self._grading is not None:
                 returned = {"output": returned}
             run = dict(returned) if isinstance(returned, Mapping) else {"quality": returned}
+            if own := sorted(_COSTS & run.keys()):
+                error = InputError(
+                    f"the app returned {own[0]}, and the endpoint measures what its calls cost; "
+                    "leave it out"
+                )
+                error.refused_answer = _measured(ledger, models)  # type: ignore[attr-defined]
+                raise error
             run |= _measured(ledger, models)
         run = self._with_outcomes(run, {"latency_s": seconds})
         return self._to_grade(run, models, item) if isinstance(run, Mapping) else run

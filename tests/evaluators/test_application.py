@@ -96,6 +96,16 @@ def test_an_app_that_is_measured():
     assert endpoint.seen == [MODELS]
 
 
+@pytest.mark.parametrize("own", [{"cost_usd": 9.0}, {"tokens": {"plan": (1, 2)}}])
+def test_a_measured_app_that_says_its_cost_is_told_to_leave_it_out(own):
+    """It was told to return what it had returned, and its 9 USD were booked as lost."""
+    application = Application(lambda _: {"quality": 1.0, **own}, None, Measures())
+    (name,) = own
+    with pytest.raises(InputError, match=f"returned {name}, and the endpoint .*; leave it") as told:
+        application(MODELS, ITEM)
+    assert told.value.refused_answer["module_cost_usd"] == {"plan": 0.25, "solve": 0.0}
+
+
 def test_a_measured_app_may_take_the_models_too():
     def app(models, text):
         return text.upper() if models == MODELS else "another"
