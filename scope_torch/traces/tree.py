@@ -142,8 +142,16 @@ class Tree:
 
     @property
     def seconds(self) -> float | None:
-        """From the first start to the last end; None if they are not known."""
-        timed = [(s.start, s.seconds) for s in self._spans.values()]
+        """From the first start to the last end; None if they are not known.
+
+        Below a root only the calls and the spans around them count: an evaluation may have added
+        another span a day later.
+        """
+        counts = set(self._spans) if self.root is None else {call.id for call in self.calls}
+        for span, parent in reversed(self._downwards):
+            if parent is not None and span.id in counts:
+                counts.add(parent.id)
+        timed = [(s.start, s.seconds) for s in self._spans.values() if s.id in counts]
         times = [(start, start + s) for start, s in timed if start is not None and s is not None]
         return max(end for _, end in times) - min(start for start, _ in times) if times else None
 

@@ -202,3 +202,21 @@ def test_a_failed_call_without_a_name_ran_no_other_llm():
     rules = replace(RULES, most_frequent=True)
     summary = summarize(Traces([*spans, lost, *more, *other]), rules)
     assert (summary.num_traces, summary.models) == (2, {"a": "pro"})
+
+
+@pytest.mark.parametrize(
+    ("spans", "seconds"),
+    [
+        ([Span("t", "root", None, "answer", 10.0, 2.0)], 2.0),
+        ([Span("t", "root", None, "answer", 10.0, 0.01)], 1.5),  # it only hands on the question
+        ([Span("t", "root", None, "answer")], 1.0),
+        ([], 2.0),
+    ],
+)
+def test_a_span_that_an_evaluation_adds_later_takes_no_time(spans, seconds):
+    """It made the latency of a query a day, and a constraint relative to it says nothing."""
+    top = "root" if spans else None
+    first = Span("t", "look", top, "look up", 9.5, 0.5)
+    late = [Span("t", "late", top, "helpfulness", 86_400.0, 1.0, is_apart=True)] * bool(spans)
+    found = summarize(Traces([*spans, first, call("c", top, start=10.5, seconds=1.0), *late]))
+    assert found.queries[0].seconds == seconds
