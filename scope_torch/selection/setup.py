@@ -308,6 +308,11 @@ def _price_list(prices: Prices, endpoint: Any, folder: Path | None) -> PriceList
     if endpoint is not None and not isinstance(endpoint, str):
         if prices is not None:
             raise InputError("prices= and an Endpoint, which has prices too; give them to Endpoint")
+        if getattr(endpoint, "chain", None) is not None:
+            raise InputError(
+                "endpoint= is an Endpoint with chosen=, whose LLMs answer each request that names "
+                "no query, in the place of the candidates; make another Endpoint for the search"
+            )
         found: PriceList = endpoint.prices
     else:
         if isinstance(prices, str | Path) and not Path(prices).is_file():

@@ -269,6 +269,15 @@ def test_a_client_of_the_process_that_each_query_sets_anew(upstream):
         two_at_once(app, upstream, None)
 
 
+def test_an_endpoint_that_serves_a_choice_is_for_no_search(upstream):
+    """A thread without its query was answered by the choice, and tiny was certified for that."""
+    chosen = {"planner": "large", "solver": "large"}
+    endpoint = st.Endpoint(upstream.url, prices=st.PriceList(dict(LLMS)), chosen=chosen)
+    with pytest.raises(InputError, match=r"with chosen=.*make another Endpoint for the search"):
+        selected(app_with(), upstream, endpoint=endpoint)
+    assert upstream.requests == []
+
+
 def test_an_app_that_asks_on_after_its_answer(upstream):
     """Nobody would know what it costs: the endpoint refuses what comes too late."""
     late = []
