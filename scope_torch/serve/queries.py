@@ -107,7 +107,7 @@ class QueryInFlight:
             "OPENAI_API_KEY": self._token,
             "ANTHROPIC_API_KEY": self._token,
             "GOOGLE_API_KEY": self._token,
-            **{variable_of(module): str(choice) for module, choice in self.assignment.items()},
+            **_variables(self.assignment),
         }
 
     def note(self, module: str, trouble: str | None, account: str | None) -> None:
@@ -233,6 +233,14 @@ class Queries:
                 f"made its requests: {_OWN_CLIENT}, or {CACHE_OFF}; {ANEW}"
             )
         return None
+
+
+def _variables(assignment: Mapping[str, str]) -> dict[str, str]:
+    """The variable with the choice of each module; none that two modules with others share."""
+    choices: dict[str, set[str]] = {}
+    for module, choice in assignment.items():
+        choices.setdefault(variable_of(module), set()).add(str(choice))
+    return {name: found.pop() for name, found in choices.items() if len(found) == 1}
 
 
 def _of_unasked(query: QueryInFlight, num_asked: int) -> str:

@@ -97,3 +97,14 @@ def test_what_a_choice_says_is_read_where_the_query_is(upstream):
         json.dumps(models)
     with pytest.raises(InputError, match="no query is in flight here"):
         current.models()
+
+
+def test_a_variable_that_two_modules_share_tells_no_choice_of_the_other(upstream):
+    """A command was told the prompt of the last module of this name, also for the first."""
+    both = {"re-rank": "small prompt=v1", "re_rank": "small prompt=v2", "solve": "small"}
+    with serving(upstream.url) as endpoint:
+        with endpoint.query(both) as query:
+            told = {name for name in query.env if name.startswith("SCOPE_")}
+            assert told == {"SCOPE_SOLVE"}
+        with endpoint.query(both | {"re_rank": "small prompt=v1"}) as query:
+            assert query.env["SCOPE_RE_RANK"] == "small prompt=v1"
