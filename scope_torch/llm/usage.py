@@ -100,7 +100,7 @@ _SIDES = (
      "completion_token_details", "candidates_tokens_details"),
 )  # fmt: skip
 _BESIDE_USAGE = {"service_tier", "output", "modelVersion"}  # where OpenAI and Gemini say more
-_DETAILS_OF_WRITTEN = "cache_creation", "cache_creation_token_details"
+_DETAILS_OF_WRITTEN = "cache_creation", "cache_creation_token_details", "cache_details"
 _TOOLS = "server_tool_use", "server_side_tool_usage_details", "server_tool_use_details"
 _TOKENS = Usage._fields[:3] + Usage._fields[4:14]  # those that are added up
 
@@ -212,7 +212,7 @@ def _reports(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _plain(report: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
-    """A report with its names in snake_case, without nulls; Gemini's lists by modality as names."""
+    """A report with its names in snake_case, without nulls; lists by modality or ttl as names."""
     plain: dict[str, Any] = {}
     for key, value in report.items():
         name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(key)).lower()
@@ -220,7 +220,7 @@ def _plain(report: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
             value = _plain(value, depth - 1) if depth else None
         elif isinstance(value, list) and name.endswith("details"):
             parts = [_plain(part, 0) for part in value if isinstance(part, Mapping)]
-            value = {_of_modality(p.get("modality")): p.get("token_count") for p in parts}
+            value = {_name_of(p): p.get("token_count", p.get("input_tokens")) for p in parts}
         elif isinstance(value, list) and name == "iterations":
             steps = [_plain(s, depth - 1) for s in value if depth and isinstance(s, Mapping)]
             value = [{k: v for k, v in step.items() if k != name} for step in steps]
@@ -229,9 +229,10 @@ def _plain(report: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
     return plain
 
 
-def _of_modality(modality: Any) -> str:
-    """The name of its tokens; Google's client tells it as an Enum."""
-    return f"{getattr(modality, 'value', modality)}_tokens".lower()
+def _name_of(part: Mapping[str, Any]) -> str:
+    """By its modality, for Google's client an Enum; by how long it is kept, for Bedrock."""
+    kind = f"ephemeral_{part['ttl']}_input" if "ttl" in part else part.get("modality")
+    return f"{getattr(kind, 'value', kind)}_tokens".lower()
 
 
 def _read(told: Mapping[str, Any]) -> Usage | None:

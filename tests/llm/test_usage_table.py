@@ -135,6 +135,12 @@ def usd_of(llm: str, usage: dict, **more: object) -> float:
             "inputTokens": 100, "outputTokens": 10, "totalTokens": 1_110,
             "cacheReadInputTokens": 800, "cacheWriteInputTokens": 200}},
          100 * 1 + 800 * 0.1 + 200 * 1.25 + 10 * 5),
+        # docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_CacheDetail.html
+        (HAIKU, {"usage": {
+            "inputTokens": 100, "outputTokens": 10, "totalTokens": 1_110,
+            "cacheReadInputTokens": 800, "cacheWriteInputTokens": 200,
+            "cacheDetails": [{"inputTokens": 150, "ttl": "1h"}, {"inputTokens": 50, "ttl": "5m"}]}},
+         100 * 1 + 800 * 0.1 + 50 * 1.25 + 150 * 2 + 10 * 5),
     ],
 )  # fmt: skip
 def test_a_report_is_priced_as_the_provider_does(llm, body, micro_usd, caplog):
