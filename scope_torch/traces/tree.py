@@ -183,9 +183,9 @@ def _says_something(call: Span) -> bool:
     return not call.failed or call.llm is not None or _tells(call)
 
 
-def _progress(span: Span) -> tuple[bool, float]:
-    """Of a span that was exported before and after its end: more after it."""
-    return _tells(span), span.seconds if span.seconds is not None else -1.0
+def _progress(span: Span) -> tuple[bool, float, int]:
+    """Of a span that was exported several times: more after its end, and when all is counted."""
+    return _tells(span), span.seconds if span.seconds is not None else -1.0, _tokens(span)
 
 
 def trees_of(spans: Iterable[Span]) -> tuple[dict[str, Tree], int]:

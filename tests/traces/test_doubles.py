@@ -204,6 +204,13 @@ def test_a_failed_call_without_a_name_ran_no_other_llm():
     assert (summary.num_traces, summary.models) == (2, {"a": "pro"})
 
 
+@pytest.mark.parametrize("is_later_first", [False, True])
+def test_of_a_call_that_was_exported_twice_the_later_counts_count(is_later_first):
+    """Both have ended; one was written before the reply was counted."""
+    both = [call("c", "root", said=10, seconds=1.0), call("c", "root", seconds=1.0)]
+    assert cost(*(both[::-1] if is_later_first else both)) == pytest.approx(OF_PRO)
+
+
 @pytest.mark.parametrize(
     ("spans", "seconds"),
     [
