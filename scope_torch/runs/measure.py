@@ -108,7 +108,7 @@ def measure(
     try:
         if journal is not None and isinstance(evaluator, KeepsAnswers):
             evaluator.remember(journal.recorded)
-        source = ObservationSource(evaluator, journal)
+        source = ObservationSource(evaluator, journal, deadline=deadline)
         found: list[Observation] = []
         left_usd = budget_usd
 
@@ -117,11 +117,11 @@ def measure(
                 spent_usd = math.fsum(one.paid_usd for one in found)
                 if left_usd <= 0 or left_usd * len(found) < _ALMOST * spent_usd:
                     return True
-            if deadline is None or source.is_replaying or len(found) == len(requests):
+            if deadline is None or not source.is_late or len(found) == len(requests):
                 return False
-            if deadline.is_over and enough is None:
+            if enough is None:
                 raise TimeIsOver(len(found), len(requests), folder, deadline.limit)
-            return deadline.is_over
+            return True
 
         for part in _parts(requests[:enough], first):
             if is_over():
@@ -134,6 +134,8 @@ def measure(
                         observed(observation)
                     if left_usd <= 0 or is_over():
                         break
+            if source.is_cut and is_over():
+                break
             if enough is None:
                 too_dear = TooDear(source.paid, len(requests))
                 is_known = too_dear.number > 1 or left_usd <= 0  # one run says little of others

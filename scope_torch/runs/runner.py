@@ -109,8 +109,9 @@ def run(
             callback.start(problem, optimizer, budget_usd)
         trace_file = _open_trace(run_dir, problem, truth, closing)
         asked = observations if known is not None and known.answers_vary else []
-        source = ObservationSource(evaluator, journal, problem.reference_cost_usd, asked)
-        search = _Search(optimizer, source, budget_usd, callbacks, trace_file, deadline)
+        most_usd = problem.reference_cost_usd
+        source = ObservationSource(evaluator, journal, most_usd, asked, deadline)
+        search = _Search(optimizer, source, budget_usd, callbacks, trace_file)
         stop_reason = search.run()
         result = RunResult(
             problem=problem,
@@ -289,12 +290,11 @@ class _Search:
         budget_usd: float,
         callbacks: Sequence[Callback],
         trace_file: TraceFile | None,
-        deadline: Deadline,
     ) -> None:
         self.history, self.optimizer_seconds = History(), 0.0
         self._optimizer, self._source, self._budget_usd = optimizer, source, budget_usd
         self._callbacks, self._trace_file, self._num_reported = callbacks, trace_file, 0
-        self._deadline, self._is_cut = deadline, False
+        self._is_cut = False
         # Calling methods that do nothing would cost time at every observation.
         self._watching = [
             callback.observed
@@ -334,9 +334,10 @@ class _Search:
                 self._take_in(observation)
                 self._tell([observation])
                 self._report_new_rows()
-                self._is_cut = self._is_late()
+                self._is_cut = self._source.is_late
                 if self._is_spent() or self._is_cut:
                     break
+        self._is_cut |= self._source.is_cut
 
     def _observe(self, requests: Sequence[Request]) -> list[Observation]:
         """Observations of `requests`; the last one is the one that crosses the budget, if any."""
@@ -345,7 +346,7 @@ class _Search:
             for observation in observations:
                 told.append(observation)
                 self._take_in(observation)
-                if self._is_spent() or self._is_late():
+                if self._is_spent() or self._source.is_late:
                     break
         return told
 
@@ -362,16 +363,12 @@ class _Search:
     def _is_spent(self) -> bool:
         return self._left_usd() < 0
 
-    def _is_late(self) -> bool:
-        """Whether no further call may start; what the journal knows is taken in first."""
-        return not self._source.is_replaying and self._deadline.is_over
-
     def _tell_and_ask(self, told: Sequence[Observation]) -> Sequence[Request]:
         """The next requests; none once money or time is spent or the optimizer has finished."""
         if told:
             self._tell(told)
         began = time.perf_counter()
-        self._is_cut = self._is_late()
+        self._is_cut = self._source.is_late
         requests = () if self._is_spent() or self._is_cut else self._optimizer.ask()
         self.optimizer_seconds += time.perf_counter() - began
         return requests

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from scope_torch.errors import ANOTHER_RUN_DIR, InputError
 from scope_torch.observation import History, Observation, Request
+from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.evaluator import Evaluator, LosesCalls, kept_answers
 from scope_torch.runs.journal import Journal
 
@@ -27,8 +28,10 @@ class ObservationSource:
         most_usd: The most that an observation is expected to cost, in USD; larger costs raise it.
             None: not known; with a budget one call is then made alone, before all others.
         known: Of earlier runs: a pair among them was asked before, and its next answer is another.
+        deadline: When no further call starts.
 
     Attributes:
+        is_cut: Whether a call did not start because the time was over.
         replayed: Observations taken from the journal so far.
         seconds: Time spent waiting for the evaluator so far.
     """
@@ -39,11 +42,12 @@ class ObservationSource:
         journal: Journal | None,
         most_usd: float | None = None,
         known: Iterable[Observation] = (),
+        deadline: Deadline | None = None,
     ) -> None:
-        self.replayed = 0
+        self.replayed, self.is_cut = 0, False
         self.seconds = 0.0
         self._evaluator = evaluator
-        self._journal = journal
+        self._journal, self._deadline = journal, deadline
         recorded = journal.recorded if journal is not None else []
         told = [] if most_usd is None else [most_usd]
         self._most_usd = max(told + [one.paid_usd for one in recorded], default=math.inf)
@@ -85,6 +89,8 @@ class ObservationSource:
     ) -> Generator[Observation, None, None]:
         """Observations in the asked order, of requests that are made while others are in flight.
 
+        They end early if a call that is needed may not start any more, see `is_cut`.
+
         What is asked depends only on what was told: `ask` is called while fewer than `lag` requests
         have no answer that was told, never because a call was fast. A caller that stops early must
         close the generator, see `observe`.
@@ -97,10 +103,9 @@ class ObservationSource:
         """
         recorded = self._recorded
         window = deque[Request]()  # asked, and not told
-        waiting, given = deque[Request](), _Given()  # not given to the evaluator yet; given
+        waiting, given = deque[Request](), _Given(self._deadline)  # not given yet; given
         in_flight, arrived, is_checked = 0, None, False
-        untold_usd = 0.0  # of what has arrived
-        stream: Iterator[Observation] = iter(())
+        untold_usd, stream = 0.0, iter(list[Observation]())  # of what has arrived; what arrives
         try:
             while True:
                 while len(window) < lag and (requests := ask()):
@@ -128,6 +133,9 @@ class ObservationSource:
                     for arrived in stream:  # noqa: B007 - it is used below
                         break
                     else:  # an evaluator may end when no request is left for it
+                        if _is_over(self._deadline):
+                            self.is_cut = True
+                            return
                         if not given:
                             raise _missing(window[0])
                         stream = iter(self._evaluator.evaluate(given))
@@ -139,9 +147,8 @@ class ObservationSource:
                         untold_usd += arrived.paid_usd
                     self._raise_most(arrived)
                 request = window.popleft()
-                if self._unused and request in self._unused:
-                    self._unused.discard(request)
-                    self.replayed += 1
+                self.replayed += request in self._unused
+                self._unused.discard(request)
                 self._num_told += 1
                 untold_usd -= observation.paid_usd
                 yield observation
@@ -156,9 +163,9 @@ class ObservationSource:
             raise
 
     @property
-    def is_replaying(self) -> bool:
-        """Whether the journal has observations that were not asked for again yet."""
-        return bool(self._unused)
+    def is_late(self) -> bool:
+        """Whether no further call may start; what the journal knows is taken in first."""
+        return self.is_cut or (not self._unused and _is_over(self._deadline))
 
     @property
     def paid(self) -> list[Observation]:
@@ -280,16 +287,26 @@ class ObservationSource:
 
 
 class _Given(deque[Request]):
-    """Requests that an evaluator takes when it has room; there may be more later."""
+    """Requests that an evaluator takes when it has room, and time; there may be more later."""
+
+    def __init__(self, deadline: Deadline | None) -> None:
+        super().__init__()
+        self._deadline = deadline
 
     def __iter__(self) -> Iterator[Request]:
         return self
 
     def __next__(self) -> Request:
+        if _is_over(self._deadline):
+            raise StopIteration
         try:
             return self.popleft()
         except IndexError:
             raise StopIteration from None
+
+
+def _is_over(deadline: Deadline | None) -> bool:
+    return deadline is not None and deadline.is_over
 
 
 def _missing(request: Request) -> InputError:

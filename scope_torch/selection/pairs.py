@@ -138,7 +138,7 @@ class Pairs:
             whole = self._settings({**settings, "in_flight": in_flight}, kept_usd)
             journal = open_run_dir(setup.folder, whole, evaluator)
             evaluator.remember(journal.recorded)
-        source = ObservationSource(evaluator, journal)
+        source = ObservationSource(evaluator, journal, deadline=setup.deadline)
         spent_usd, num_told, reason = 0.0, 0, "no more draws"
         shown = tqdm(total=most, desc=str(settings["name"]), disable=not setup.shows, file=HEARD)
 
@@ -164,9 +164,10 @@ class Pairs:
                     if left_usd() < 0:
                         reason = "budget"
                         break
-                    if not source.is_replaying and setup.deadline.is_over:
+                    if source.is_late:
                         reason = TIME_IS_OVER
                         break
+            reason = TIME_IS_OVER if source.is_cut else reason
         except Exception as error:
             if not (for_days and retired_in(error)):
                 raise

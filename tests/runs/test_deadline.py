@@ -1,6 +1,7 @@
 """`time_limit`: no call starts when the time is over; what there is by then is the result."""
 
 import json
+from itertools import islice
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,6 +12,7 @@ from tables import make_task
 import scope_torch as st
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.methods import make_scope_joint
 from scope_torch.observation import Request
 from scope_torch.runs.deadline import TIME_IS_OVER, Deadline
 from scope_torch.runs.journal import read_journal
@@ -224,3 +226,59 @@ def test_a_number_that_is_no_time_is_refused(limit):
 def refused(limit):
     with pytest.raises(InputError, match=r"time_limit=.*must be a time above 0, such as '2h'"):
         Deadline(limit)
+
+
+class HeadLast:
+    """Two calls in flight, of which the older one takes long; a second passes with each call."""
+
+    concurrency = 2
+
+    def __init__(self):
+        self.now = 0
+
+    def evaluate(self, requests):
+        waiting, in_flight = iter(requests), []
+        while True:
+            for request in islice(waiting, 2 - len(in_flight)):
+                self.now += 1
+                in_flight.append(request)
+            if not in_flight:
+                return
+            yield TASK.observe(in_flight.pop())
+
+    def fingerprint(self):
+        return "head last"
+
+
+@pytest.mark.parametrize("settings", [{"batch_size": 16}, {"in_flight": 4}])
+def test_no_call_starts_after_it_while_a_slow_one_is_waited_for(tmp_path, settings):
+    base = [names[0] for names in TASK.problem.llms]
+
+    def searched(evaluator, limit, run_dir=None):
+        search = make_scope_joint(TASK.problem, base=base, seed=1, **settings)
+        deadline = Deadline(limit, lambda: evaluator.now)
+        return run(TASK.problem, search, evaluator, 99.0, run_dir=run_dir, time_limit=deadline)
+
+    whole = searched(HeadLast(), None)
+    assert whole.stop_reason != TIME_IS_OVER
+    for limit in (1, 2, 9, 18):
+        evaluator = HeadLast()
+        cut = searched(evaluator, limit, tmp_path / str(limit))
+        assert (cut.stop_reason, evaluator.now) == (TIME_IS_OVER, limit)
+        assert list(cut.history) == list(whole.history)[: len(cut.history)]
+        rest = searched(HeadLast(), None, tmp_path / str(limit))
+        assert list(rest.history) == list(whole.history)
+        assert rest.stop_reason == whole.stop_reason
+
+
+@pytest.mark.parametrize("enough", [None, 12])
+def test_so_it_is_in_a_measurement(tmp_path, enough):
+    requests = [Request((0, 0), query) for query in range(16)]
+    evaluator = HeadLast()
+    how = {"deadline": Deadline(6, lambda: evaluator.now), "first": (1,), "enough": enough}
+    if enough is None:
+        with pytest.raises(TimeIsOver, match="after 2 of 16"):
+            measure(evaluator, requests, folder=tmp_path / "reference", **how)
+    else:
+        assert len(measure(evaluator, requests, folder=tmp_path / "reference", **how)) == 6
+    assert evaluator.now == len(read_journal(tmp_path / "reference" / "journal.jsonl")) == 6
