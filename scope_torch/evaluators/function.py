@@ -81,6 +81,7 @@ class FunctionEvaluator:
 
     Attributes:
         num_failed: Number of calls so far that gave quality 0 because they raised.
+        most_usd: The most that an answer has cost in USD, of those in `paid`, with its grading.
         retired: LLMs that are retired, because of which a call failed, see `evaluators.retired`.
 
     Raises:
@@ -145,6 +146,7 @@ class FunctionEvaluator:
         self._answers = dict[tuple[tuple[int, ...], int], Observation]()
         self._asking = set[tuple[tuple[int, ...], int]]()
         self._paid: set[tuple[tuple[int, ...], int, str | None]] = set()
+        self.most_usd = 0.0
         self.retired, self._warned_of = dict[str, str](), set[tuple[str | None, tuple[int, ...]]]()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
@@ -188,17 +190,14 @@ class FunctionEvaluator:
         """
         self.remember(known := list(observations))
         self._paid = {(one.theta, one.query, one.failed) for one in known}
+        self.most_usd = max((one.paid_usd for one in known), default=0.0)
 
     def take_lost(self) -> list[Observation]:
         """See `LosesCalls`."""
         return [] if self._elsewhere is None else self._elsewhere.take_lost()
 
     def repeats(self, observations: Iterable[Observation]) -> list[Observation]:
-        """The observations that repeat an earlier answer; with `deterministic`, no call made them.
-
-        Args:
-            observations: The observations of a run, in the asked order.
-        """
+        """Those of a run, in the asked order, that repeat an earlier answer; see `KeepsAnswers`."""
         answered = set(self._paid)
         repeated: list[Observation] = []
         for observation in observations:

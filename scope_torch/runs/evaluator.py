@@ -24,7 +24,9 @@ class Evaluator(Protocol):
 
     `concurrency` is the number of requests in flight at a time. An evaluator whose observations
     cost nothing to repeat has an attribute `free = True`. The journal then writes many observations
-    at once; all others are on disk before the search goes on.
+    at once; all others are on disk before the search goes on. One that knows what answers have cost
+    before the run may have `most_usd`, the most of one in USD: at its end, the budget must pay for
+    as much for each call in flight.
     """
 
     concurrency: int

@@ -109,7 +109,7 @@ def run(
             callback.start(problem, optimizer, budget_usd)
         trace_file = _open_trace(run_dir, problem, truth, closing)
         asked = observations if known is not None and known.answers_vary else []
-        most_usd = problem.reference_cost_usd
+        most_usd = max(problem.reference_cost_usd, getattr(evaluator, "most_usd", 0.0))
         source = ObservationSource(evaluator, journal, most_usd, asked, deadline)
         search = _Search(optimizer, source, budget_usd, callbacks, trace_file)
         stop_reason = search.run()

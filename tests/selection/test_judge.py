@@ -110,6 +110,25 @@ def test_the_judge_is_inside_the_budget(upstream):
     assert result.bill.total_usd == pytest.approx(paid(upstream), abs=1e-12)
 
 
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_no_more_is_in_flight_than_the_budget_pays_for_with_its_grades(concurrency):
+    """The reference has shown what a grade costs, here far more than the answer."""
+    usd = {"nano": 0.0001, "mini": 0.0004, "pro": 0.01}
+    result = st.select(
+        lambda models, text: (text.upper(), sum(usd[llm] for llm in models.values())),
+        models={"plan": list(usd), "solve": list(usd)},
+        reference="pro",
+        dataset=[(text, text.upper()) for text in "abcdefghijklmnopqrst"],
+        metric=lambda expected, found: (float(expected == found), 1.0),
+        max_quality_loss=0.1,
+        budget_usd=24.5,
+        repeats=0,
+        concurrency=concurrency,
+    )
+    assert result.stop_reason == "budget"
+    assert result.bill.total_usd <= 24.5 + 1.02
+
+
 def of_reference(result) -> float:
     return sum(o.judge_usd for o in result.reference)
 
