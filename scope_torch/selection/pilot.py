@@ -48,7 +48,7 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
             f"{error.spent_usd:.3g} USD, and budget_usd={budget_usd:g}; raise it: all queries cost "
             f"about {error.spent_usd / error.number * len(setup.sample or setup.searched):.3g} USD"
         ) from None
-    rounds = -(-len(found) // evaluator.concurrency)
+    rounds = 1 + -(-(len(found) - 1) // evaluator.concurrency)  # the first run is alone
     seconds = (time.perf_counter() - began) / rounds if is_new else None
     return Pilot(len(found), _paid_usd(found), seconds, evaluator.concurrency)
 

@@ -6,6 +6,7 @@ import math
 import random
 from contextlib import ExitStack
 from datetime import date, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -363,6 +364,15 @@ def test_a_dry_run_calls_nothing_and_invents_nothing():
     assert "pro 10, 20" in text  # its prices
     assert "What it costs is not known" in text
     assert "nothing would be left" not in text
+
+
+@pytest.mark.parametrize(("concurrency", "rounds"), [(1, 3), (2, 2), (8, 2)])
+def test_pilots_say_how_long_a_run_takes(monkeypatch, concurrency, rounds):
+    """The first one is alone, because nobody knows what it costs."""
+    clock = SimpleNamespace(perf_counter=iter([1.0, 7.0]).__next__)
+    monkeypatch.setattr("scope_torch.selection.pilot.time", clock)
+    plan = st.select(App(), **settings(metric=exactly, concurrency=concurrency), dry_run="pilot")
+    assert plan.pilot.seconds == 6 / rounds
 
 
 def test_pilots_say_what_it_costs_and_are_not_paid_twice(tmp_path):
