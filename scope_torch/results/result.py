@@ -24,10 +24,7 @@ from scope_torch.results.estimate import Estimate, Evidence, savings_of
 from scope_torch.results.fallbacks import with_fallbacks
 from scope_torch.results.hashes import settings_hash, with_hashes
 from scope_torch.results.held_out import HeldOut
-from scope_torch.results.metrics import (
-    OracleCurve,
-    oracle_curve,
-)
+from scope_torch.results.metrics import OracleCurve, oracle_curve
 from scope_torch.results.saving import save_models
 from scope_torch.results.summary import bounds_of_theta_out, facts_of, truth_of_theta_out
 from scope_torch.results.table import disagreements_of, looked_at, table_of
@@ -84,6 +81,7 @@ class RunResult:
         known: Observations of earlier searches; not a part of `history`, and not paid again.
         lost: What calls had cost that ended an earlier process of this search, see `Observation`.
         left_out: Number of runs by module that left it out, see `scope_torch.runs.asked`.
+        surplus: The observations that were in flight at the end; not a part of `history`.
 
     Examples:
         >>> from scope_torch import make_scope, run
@@ -129,6 +127,7 @@ class RunResult:
     known: Sequence[Observation] = ()
     lost: Sequence[Observation] = ()
     left_out: Mapping[str, int] = field(default_factory=dict, hash=False)
+    surplus: Sequence[Observation] = ()
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self).values())
@@ -336,6 +335,7 @@ class RunResult:
             "budget_usd": self.budget_usd,
             "spend_usd": self.history.spend_usd,
             "surplus_usd": self.surplus_usd,
+            **({"surplus": sorted(o.request for o in self.surplus)} if self.surplus else {}),
             "num_observations": len(self.history),
             **({} if self.repeats is None else repeats_of(self.repeats)),
             **self._measured(),

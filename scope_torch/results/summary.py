@@ -20,6 +20,7 @@
 | `spend_usd`, `num_observations` | what the search cost; theta_0 is not charged |
 | `num_repeats`, `repeats_usd` | only for a deterministic function: observations that a kept answer gave without a call, and their part of `spend_usd`, which you did not pay |
 | `surplus_usd` | cost of calls that were in flight when the budget ended, or of answers to held-out queries that are not compared: paid for, but not used |
+| `surplus` | codes, query and replicate of each such call of the search, if there are any |
 | `judge_usd`, `lost_usd`, `num_lost` | only where it was paid: for grading, in `spend_usd` where the search did it; and for calls that ended an earlier process or were lost with their worker, not in `spend_usd`; `num_lost` of the latter have a cost that nobody knows |
 | `dropped` | only if there are any: by module the LLMs that were given up because their calls fail |
 | `stop_reason` | `budget`, `time limit`, or why the search ended earlier |

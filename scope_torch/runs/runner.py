@@ -121,6 +121,7 @@ def run(
             budget_usd=float(budget_usd),
             history=search.history,
             surplus_usd=source.surplus_usd(search.history),
+            surplus=source.surplus(search.history),
             lost=source.lost,
             repeats=kept_answers(evaluator, search.history),
             known=observations,

@@ -195,13 +195,17 @@ class ObservationSource:
         if self._journal is not None:
             self._journal.flush()
 
-    def surplus_usd(self, history: History) -> float:
-        """USD paid for the observations that were made but are not part of the search."""
+    def surplus(self, history: History) -> list[Observation]:
+        """The observations that were made but are not part of the search."""
         if len(history) == len(self._recorded):
-            return 0.0
+            return []
         used = {observation.request for observation in history}
-        extra = [o for r, o in self._recorded.items() if o is not None and r not in used]
-        kept = kept_answers(self._evaluator, [*history, *extra]) or []
+        return [o for r, o in self._recorded.items() if o is not None and r not in used]
+
+    def surplus_usd(self, history: History) -> float:
+        """USD paid for them."""
+        extra = self.surplus(history)
+        kept = kept_answers(self._evaluator, [*history, *extra]) or [] if extra else []
         free = {observation.request for observation in kept}
         return math.fsum(o.paid_usd for o in extra if o.request not in free)
 

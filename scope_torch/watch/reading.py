@@ -59,8 +59,8 @@ class RecordedResult(RunResult):
         bill, usd = super().bill, self.report.get("repeats_usd", 0.0)
         judged = self.report.get("repeats_judge_usd", 0.0)
         number = self.report.get("num_repeats", 0)
-        # The journal is in the order of arrival: where calls were in flight at the end, its first
-        # observations are not quite those of the search.
+        # The journal is in the order of arrival. Early versions did not say which calls were in
+        # flight at the end: the first observations are then not quite those of the search.
         spent = self.report.get("spend_usd", self.history.spend_usd)
         return replace(
             bill,
@@ -114,11 +114,12 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
     """
     problem, told = run.problem, run.summary()
     known = _observed(run.path / "known.jsonl") or []
+    in_flight = {(tuple(theta), *which) for theta, *which in told.get("surplus", ())}
+    observations = [one for one in run.observations if one.request not in in_flight]
     history = History()
-    for observation in run.observations[: told.get("num_observations")]:
+    for observation in observations[: told.get("num_observations")]:
         history.append(observation)
-    held_out = _held_out(run)
-    surplus = run.observations[len(history) :]
+    held_out, surplus = _held_out(run), list[Observation]()
     if held_out is None:  # it is not over
         journals = run.path.glob("held_out*/*/journal.jsonl")
         surplus += dict.fromkeys(one for path in journals for one in read_journal(path))

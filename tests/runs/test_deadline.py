@@ -266,6 +266,9 @@ def test_no_call_starts_after_it_while_a_slow_one_is_waited_for(tmp_path, settin
         cut = searched(evaluator, limit, tmp_path / str(limit))
         assert (cut.stop_reason, evaluator.now) == (TIME_IS_OVER, limit)
         assert list(cut.history) == list(whole.history)[: len(cut.history)]
+        read = result_of_run(read_run(tmp_path / str(limit)))  # as the page tells it
+        assert {*read.history} == {*cut.history}
+        assert len(cut.history) + len(cut.surplus) == limit
         rest = searched(HeadLast(), None, tmp_path / str(limit))
         assert list(rest.history) == list(whole.history)
         assert rest.stop_reason == whole.stop_reason
