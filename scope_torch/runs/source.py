@@ -220,13 +220,17 @@ class ObservationSource:
         """Before anything is paid for, checks that the search has asked for all that is recorded.
 
         If not, the search differs from the recorded one (a journal edited by hand, another version,
-        arithmetic that differs in the last digit), and its observations would be paid for again.
+        arithmetic that differs in the last digit, or a larger budget, at which more candidates pay
+        while others are in flight), and its observations would be paid for again.
         """
         unexpected = self._unused.difference(asked)
         if unexpected and self._journal is not None:
+            path = self._journal.path
             raise InputError(
-                f"{self._journal.path} has {len(unexpected)} observations that this search does "
-                f"not ask for, such as {min(unexpected)}; choose {ANOTHER_RUN_DIR} to search anew"
+                f"{path} has {len(unexpected)} observations that this search does not ask for, "
+                f"such as {min(unexpected)}; choose {ANOTHER_RUN_DIR} to search anew. With "
+                f"continue_from={str(path.parent)!r} select, scope and scope_joint know them, and "
+                "pay for none of them twice"
             )
 
     def _raise_most(self, arrived: Observation) -> None:

@@ -1,5 +1,6 @@
 """Several candidates in flight: one seed, one result; nothing lost; certificates as before."""
 
+import contextlib
 import functools
 import itertools
 from collections import Counter, deque
@@ -16,6 +17,7 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.journal import Journal
 from scope_torch.runs.runner import run
 from scope_torch.search import in_flight as module
 from scope_torch.search.certificate import BySequence
@@ -117,6 +119,17 @@ def test_a_larger_budget_goes_on(tmp_path):
     rest = search(again, tmp_path, budget=BUDGET)
     assert list(rest.history) == list(whole.history)
     assert sum(again.paid.values()) <= len(whole.history) - len(half.history)
+
+
+def test_a_search_that_asks_for_something_else_says_how_it_goes_on(tmp_path):
+    """As with a larger budget at which another candidate pays while others are in flight."""
+    half = search(CountingEvaluator(TASK, 6), tmp_path, budget=BUDGET / 10)
+    with contextlib.closing(Journal(tmp_path / "journal.jsonl")) as journal:
+        journal.append([replace(half.history[0], replicate=9)])
+    evaluator = CountingEvaluator(TASK, 6)
+    with pytest.raises(InputError, match=rf"does not ask for.*With continue_from='{tmp_path}'"):
+        search(evaluator, tmp_path)
+    assert not evaluator.paid
 
 
 def some_known() -> list[Observation]:
