@@ -156,7 +156,10 @@ class MlflowTracker(Callback):
         """Logs the curves, the result and the files of the run."""
         if self._client is not None:
             page, _ = page_and_result(cast(Any, result))
-            with self._told("the search is complete; scope-torch replay RUN_DIR sends it again"):
+            with self._told(
+                "the search is complete; scope-torch replay RUN_DIR tracking=mlflow, with this "
+                "tracking.uri or tracking.directory, sends it again"
+            ):
                 self._end(result, page)
 
     def _end(self, result: Outcome, page: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
 from tables import CountingEvaluator, make_task
 
+from scope_torch.cli.replay import replay
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope
 from scope_torch.runs.recorded import read_run
@@ -282,6 +283,22 @@ def test_an_error_of_mlflow_does_not_hide_what_ended_the_run(tmp_path, monkeypat
 
     with pytest.raises(ConnectionError, match="the endpoint is gone"):
         search(tmp_path, Breaks())
+
+
+@pytest.mark.usefixtures("made")
+def test_what_was_not_sent_at_the_end_is_sent_by_the_command_that_is_named(tmp_path, monkeypatch):
+    import mlflow
+
+    def fails(*_, **__):
+        raise mlflow.exceptions.MlflowException("gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(mlflow.MlflowClient, "log_artifact", fails)
+        named = r"replay RUN_DIR tracking=mlflow, with this tracking.uri or tracking.directory"
+        with pytest.raises(InputError, match=named):
+            search(tmp_path)
+    replay(tmp_path / "run", ["tracking=mlflow", f"tracking.directory='{tmp_path}'"])
+    assert {one.info.status for one in runs(tmp_path)} == {"FAILED", "FINISHED"}
 
 
 def test_without_mlflow_the_extra_is_named(monkeypatch):
