@@ -27,6 +27,7 @@ from scope_torch.observation import Observation
 
 QUALITY, COST = "quality", "cost_usd"
 Kind = Literal[">=", "<="]
+_ROUNDING = 1e-12  # of an average grade: one of exactly tau is enough, as for certificates
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TEXT = re.compile(
     r"\s*(?:p(?P<percent>\d+\.?\d*)\(\s*)?(?P<outcome>[A-Za-z_]\w*)(?(percent)\s*\))"
@@ -238,8 +239,18 @@ class Constraint:
 
         0 if the constraint holds. Relative to the width of the range where the bound is 0.
         """
+        if self.holds(average):
+            return 0.0
+        return abs(average - self.value) / (abs(self.value) or self.high - self.low)
+
+    def holds(self, average: Any) -> Any:
+        """Whether an average of what counts keeps the bound, but for rounding; not if it is NaN.
+
+        Args:
+            average: In units of the outcome; also a tensor of averages.
+        """
         excess = self.value - average if self.kind == ">=" else average - self.value
-        return max(excess, 0.0) / (abs(self.value) or self.high - self.low)
+        return excess <= _ROUNDING * (self.high - self.low)
 
     def resolved(self, reference: Mapping[str, float]) -> Constraint:
         """This constraint with an absolute bound.

@@ -302,8 +302,8 @@ class SelectionProblem:
         """
         if self.objective == "cost":
             return self.reference_cost_usd
-        is_dear = self.reference_averages[COST] > self.limits[0].value
-        violates = is_dear or max(self.reference_violations(), default=0.0) > 0
+        is_cheap = self.limits[0].holds(self.reference_averages[COST])
+        violates = not is_cheap or max(self.reference_violations(), default=0.0) > 0
         return 1.0 if violates else self.reference_loss
 
     def grades(self, observation: Observation) -> tuple[float, ...]:
@@ -319,12 +319,19 @@ class SelectionProblem:
         return tuple(limit.grade_of(limit.of(observation)) for limit in self.limits)
 
     def reference_violations(self) -> tuple[float, ...]:
-        """G of theta_0 under the further constraints; 0, as if it held, where it is not known."""
-        known = self.reference_outcomes
-        return tuple(
-            limit.threshold - limit.grade_of(known[limit.name]) if limit.name in known else 0.0
-            for limit in self.limits[1:]
-        )
+        """G of theta_0 under the further constraints; 0, as if it held, where it is not known.
+
+        Also 0 where only rounding keeps it from the bound.
+        """
+
+        def violation(limit: Constraint) -> float:
+            if limit.name not in self.reference_outcomes:
+                return 0.0
+            average = self.reference_outcomes[limit.name]
+            g = limit.threshold - limit.grade_of(average)
+            return min(g, 0.0) if limit.holds(average) else g
+
+        return tuple(map(violation, self.limits[1:]))
 
     def check_reference_known(self) -> None:
         """Refuses a theta_0 about which not everything is known.

@@ -251,3 +251,37 @@ def test_a_missing_outcome_is_named():
     ):
         problem.grades(Observation((0, 0), 1, 0.1, 0.25, latency_s=-1.0, outcomes={"safety": 1}))
     assert math.isclose(problem.limits[2].threshold, 0.7)
+
+
+def test_an_average_at_the_bound_holds_but_for_rounding():
+    """The mean of 0.1, 0.2 and 0.3 is 0.2, but not in float64; certificates allow for it."""
+    limit = at_most("latency_s", 0.2, cap=1)
+    average = float(np.mean([0.1, 0.2, 0.3]))
+    assert average > limit.value
+    assert limit.holds(average)
+    assert limit.violation(average) == 0.0
+    assert not limit.holds(0.2001)
+    assert not limit.holds(math.nan)
+    assert math.isnan(limit.violation(math.nan))
+    assert limit.holds(torch.tensor([average, 0.2001])).tolist() == [True, False]
+    least = at_least("score", 0.3)
+    assert least.holds(0.1 * 3 - 1e-16)
+    assert not least.holds(0.2999)
+
+
+def test_a_reference_at_its_bounds_keeps_them():
+    """It would else be told to break them, and a choice of lower quality could take its place."""
+    limits = ["cost_usd <= 0.02 cap 0.2", "latency_s <= 0.02 cap 1"]
+    best = replace(
+        PROBLEM,
+        epsilon=None,
+        objective="quality",
+        constraints=limits,
+        reference_cost_usd=0.02,
+        reference_answers=None,
+        reference_outcomes={"latency_s": 0.020000000000000004},
+    )
+    dearer = replace(best, reference_cost_usd=0.020000000000000004)
+    assert dearer.first_u_out == best.first_u_out == best.reference_loss
+    assert max(dearer.reference_violations()) <= 0
+    assert replace(best, reference_cost_usd=0.0201).first_u_out == 1.0

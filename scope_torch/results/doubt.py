@@ -214,11 +214,11 @@ def _of_reference(problem: SelectionProblem) -> str:
     ]
     cost_usd, first = problem.reference_averages[COST], problem.limits[0]
     is_known = not first.is_cap or problem.reference_answers or COST in problem.reference_outcomes
-    if problem.objective == "quality" and is_known and cost_usd > first.value:
+    if problem.objective == "quality" and is_known and not first.holds(cost_usd):
         broken.insert(0, f"{first} ({plain(cost_usd)} on average)")
-    is_poor = problem.reference_quality < problem.s_0
-    if problem.objective == "cost" and problem.epsilon is None and is_poor:
-        broken.insert(0, f"{problem.limits[0]} ({quality(problem.reference_quality)} {on})")
+    by_number = problem.objective == "cost" and problem.epsilon is None
+    if by_number and not first.holds(problem.reference_quality):
+        broken.insert(0, f"{first} ({quality(problem.reference_quality)} {on})")
     if n is not None and problem.epsilon is None and not broken:
         limits = " and ".join(map(str, problem.limits))
         return (

@@ -187,7 +187,7 @@ def column_of(limit: Constraint) -> str:
 def is_feasible(problem: SelectionProblem, values: Sequence[float]) -> bool:
     """Whether the `true_values` of a configuration satisfy all constraints."""
     _, quality, *others = values
-    held = [limit.violation(y) <= 0 for limit, y in zip(problem.others, others, strict=True)]
+    held = [limit.holds(y) for limit, y in zip(problem.others, others, strict=True)]
     return quality >= problem.s_0 - ROUNDING and all(held)
 
 
@@ -225,7 +225,7 @@ def optimal_cost(problem: SelectionProblem, truth: Sequence[Tensor]) -> float:
     cost, quality, *others = truth
     feasible = quality >= problem.s_0 - ROUNDING
     for limit, values in zip(problem.others, others, strict=True):
-        feasible &= values >= limit.value if limit.kind == ">=" else values <= limit.value
+        feasible &= limit.holds(values)
     if (mask := problem.allowed_mask()) is not None:
         feasible &= mask
     loss = cost if problem.objective == "cost" else 1 - quality

@@ -241,6 +241,17 @@ def test_a_reference_that_costs_more_than_the_best_quality_may_is_told():
     )
 
 
+def test_a_reference_at_the_bound_is_no_doubt():
+    result = best_quality()
+    (limit,) = result.problem.limits
+    kept = replace(result.recommendation, theta=result.problem.theta_ref, basis="reference")
+    for times, doubted in ((1 + 1e-15, False), (1 + 1e-3, True)):
+        outcomes = {"cost_usd": limit.value * times}
+        problem = replace(result.problem, reference_outcomes=outcomes)
+        told = doubt_of(replace(result, problem=problem, recommendation=kept))
+        assert ("itself breaks" in told) is doubted
+
+
 @pytest.mark.parametrize("reference", ["nano", "pro"])
 def test_a_reference_that_keeps_a_cap_is_no_doubt(reference):
     """`pro` costs 0.5 USD on one query of eight, of which 0.02 count: 0.00425 on average."""

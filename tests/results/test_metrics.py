@@ -215,3 +215,19 @@ def test_an_average_at_the_threshold_is_feasible():
     s = torch.zeros_like(cost)
     cost[3], s[3] = 1.0, quality
     assert optimal_cost(problem, (cost, s)) == 1.0
+
+
+def test_an_outcome_at_its_bound_is_feasible():
+    """A search may certify it: the truth must not say otherwise."""
+    problem = replace(synthetic_task().problem, constraints=["latency_s <= 0.2 cap 1"])
+    latency = float(np.mean([0.1, 0.2, 0.3]))
+    assert latency > 0.2
+    assert is_feasible(problem, (1.0, 1.0, latency))
+    assert not is_feasible(problem, (1.0, 1.0, 0.2001))
+    cost = torch.full((problem.space.size,), 2.0, dtype=torch.float64)
+    seconds = torch.ones_like(cost)
+    cost[3], seconds[3] = 1.0, latency
+    assert optimal_cost(problem, (cost, torch.ones_like(cost), seconds)) == 1.0
+    steps = {0.0: (2.0, 1.0, 0.1), 1.0: (1.0, 1.0, latency)}
+    curve = OracleCurve.from_steps(steps, problem.s_0, problem.others)
+    assert curve.feasible.tolist() == [True, True]
