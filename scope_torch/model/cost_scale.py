@@ -29,6 +29,7 @@ _ROUNDS = 20
 LEAST_OBSERVED = 0.05  # a(theta) is at least this fraction of the least average that is not 0
 LEAST_MEAN = 0.05  # of a relative cost, when bounds are made of it
 _LEAST_SD = 1e-12  # of a cost whose bounds are equal; relative
+_LEAST_BOUND = 1e-300  # in USD: 0 has no logarithm
 _MOST_EXPONENT = 700.0  # exp of more is no number
 _PSEUDO = 2.0  # observations of ordinary cost that a query starts with
 
@@ -180,7 +181,8 @@ def expected_saving(
         density = torch.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
         return (u - mean) * torch.special.ndtr(z) + sigma * density
     log_mean = mean.clamp_min(_LEAST_SD * u).log()
-    below = (log_mean - lower.clamp_min(_LEAST_SD * u).log()).clamp_min_(0.0)
+    # A bound that was widened to 34 standard deviations may be far below any cost.
+    below = (log_mean - lower.clamp_min(_LEAST_BOUND).log()).clamp_min_(0.0)
     sd = (torch.sqrt(b**2 + 2 * below) - b).clamp_min_(_LEAST_SD)  # below = b sd + sd^2 / 2
     z = (math.log(u) - log_mean) / sd
     return u * torch.special.ndtr(z + sd / 2) - mean * torch.special.ndtr(z - sd / 2)

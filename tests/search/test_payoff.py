@@ -46,6 +46,18 @@ def test_expected_saving_is_the_integral(mean, sd):
     assert found == pytest.approx(expected if mean - 12 * sd < u else 0.0, rel=1e-6, abs=1e-12)
 
 
+@pytest.mark.parametrize("sd", [0.4, 0.9, 1.5])
+@pytest.mark.parametrize("mean", [0.2, 1.0, 3.0])
+def test_expected_saving_is_the_same_however_wide_the_bounds_are(mean, sd):
+    """Bounds are widened to 34 standard deviations; the cost has the same distribution."""
+    lowers = [math.exp(math.log(mean) - sd**2 / 2 - b * sd) for b in (3.0, 34.0)]
+    few, many = (
+        float(expected_saving(tensor(mean), tensor(lower), b, 1.3))
+        for lower, b in zip(lowers, (3.0, 34.0), strict=True)
+    )
+    assert many == pytest.approx(few, rel=1e-9)
+
+
 def naive_return(H, Q, margin, u, mean_c, lower_c, mean_g, lower_g):
     """H P E[(u - c)+] / (n E[c]), n = P Q + 2 (1 - P), of a lognormal cost and a normal g."""
     P = min(0.5, norm.cdf(-margin, mean_g, (mean_g - lower_g) / BETA.g))
