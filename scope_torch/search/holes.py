@@ -34,6 +34,7 @@ from scope_torch.search.parts import Certificate
 from scope_torch.search.stopping import LEAST_GAIN
 
 REPEATS = 10  # answers to each query of a candidate
+_ROUNDING = 1e-12  # of an average
 
 
 class Holes:
@@ -68,7 +69,8 @@ class Holes:
         if not certificate.by_answers:
             return
         problem = self._problem
-        least = max(limit.threshold for limit in problem.limits) * problem.num_queries
+        most = max(limit.threshold for limit in problem.limits)
+        least = (most - _ROUNDING) * problem.num_queries  # as certificates, which allow for it
         offered = problem.offered or {}
         self.leave_out([theta for theta, queries in offered.items() if len(queries) < least])
 

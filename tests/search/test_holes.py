@@ -170,3 +170,17 @@ def test_flattering_holes_never_certify(seed, make):
     out = result.recommendation
     if out.basis == "certified":
         assert float(table.quality[out.theta].mean()) >= problem.s_0
+
+
+def test_as_many_rows_as_the_threshold_asks_for_are_enough():
+    """0.8 of 5 right answers of 7 is 4 of 7, but not in float64."""
+    quality = np.array([[1, 1, 1, 1, np.nan, np.nan, np.nan], [1, 1, 1, 1, 1, 0, 0]])
+    cost = np.where(np.isnan(quality), np.nan, np.array([[0.001], [0.01]]))
+    llms = (("mini", "pro"),)
+    table = RecordedTable(("answer",), llms, tuple("abcdefg"), cost, quality, partial=True)
+    problem = table.problem("edge", reference=["pro"], epsilon=0.2)
+    assert problem.s_0 * 7 > 4
+    search = make_scope_joint(problem, base="mini")
+    result = run(problem, search, TableEvaluator(table), budget_usd=1.0)
+    assert result.choice == {"answer": "mini"}
+    assert result.certified
