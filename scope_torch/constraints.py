@@ -27,6 +27,7 @@ from scope_torch.observation import Observation
 
 QUALITY, COST = "quality", "cost_usd"
 Kind = Literal[">=", "<="]
+_OUTSIDE = 1e-6  # of the range, as for a quality: the cosine similarity 1.0000002 of float32
 _ROUNDING = 1e-12  # of an average grade: one of exactly tau is enough, as for certificates
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TEXT = re.compile(
@@ -199,13 +200,15 @@ class Constraint:
         return outcome <= bound if kind == "<=" else outcome >= bound
 
     def _checked(self, number: float) -> float:
-        """A number that counts, at most the cap, if it is in the range."""
-        if not (self.low <= number <= self.high or (self.is_cap and number > self.high)):
+        """A number that counts, at most the cap, if it is in the range but for rounding."""
+        margin = _OUTSIDE * (self.high - self.low)
+        in_range = self.low - margin <= number <= self.high + margin
+        if not (in_range or (self.is_cap and number > self.high)):
             raise InputError(
                 f"{self.name}={number} must lie in [{self.low:g}, {self.high:g}], the range of "
                 f"the constraint {self}" + (" (more counts as its cap)" if self.is_cap else "")
             )
-        return min(number, self.high)
+        return min(max(number, self.low), self.high)
 
     def grade(self, outcome: float) -> float:
         """X in [0, 1] of the outcome of a run, in units of the outcome.

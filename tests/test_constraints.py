@@ -253,6 +253,17 @@ def test_a_missing_outcome_is_named():
     assert math.isclose(problem.limits[2].threshold, 0.7)
 
 
+def test_what_rounding_puts_outside_the_range_counts_as_its_end():
+    """As a quality of 1.0000002: a search would else end after it was paid for."""
+    safe, score = at_least("safety", 0.9), at_most("score", 3, within=(1, 5))
+    assert safe.grade(float(np.float32(1.0000002))) == 1.0
+    assert safe.grade(-1e-9) == 0.0
+    assert score.counted(5 + 1e-6) == 5.0
+    for limit, outcome in ((safe, 1.00001), (safe, -0.01), (safe, math.nan), (score, 5.1)):
+        with pytest.raises(InputError, match="must lie in"):
+            limit.grade(outcome)
+
+
 def test_an_average_at_the_bound_holds_but_for_rounding():
     """The mean of 0.1, 0.2 and 0.3 is 0.2, but not in float64; certificates allow for it."""
     limit = at_most("latency_s", 0.2, cap=1)
