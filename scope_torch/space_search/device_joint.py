@@ -81,7 +81,7 @@ class DeviceJointPosterior(Enumerated):
     @property
     def mean_c(self) -> Tensor:
         """`|Theta|` means of cbar in USD (float64)."""
-        return (self._means[0] + 1) * self._a if self._surrogate.relative_cost else self._means[0]
+        return self._mean_c(slice(None))
 
     @property
     def mean_g(self) -> Tensor:
@@ -119,10 +119,14 @@ class DeviceJointPosterior(Enumerated):
 
     def _moments(self, c: Tensor, g: Tensor, at: slice | int) -> Moments:
         """At one flat index, or on all of Theta, from L_c and L_g there."""
+        return Moments(self._mean_c(at), c[at], self._means[1][at], g[at])
+
+    def _mean_c(self, at: slice | int) -> Tensor:
+        """As that of a candidate."""
         mean_c = self._means[0][at]
         if self._surrogate.relative_cost:
-            mean_c = (mean_c + 1) * self._a[at]
-        return Moments(mean_c, c[at], self._means[1][at], g[at])
+            mean_c = (mean_c + 1).clamp_min(LEAST_MEAN) * self._a[at]
+        return mean_c
 
     def _lower_c(self, sigma: Tensor, b: float) -> Tensor:
         """L_c in USD; see `lognormal_bound` if costs are relative."""

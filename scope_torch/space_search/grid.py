@@ -202,7 +202,8 @@ class GridPosterior(Enumerated):
         self._moments.renew(surrogate.observed(), surrogate.weights(), changes)
         self._units = surrogate.units()
         if scale is not None:
-            torch.add(self._relative, 1.0, out=self.mean_c).mul_(self._a)  # no fresh memory
+            torch.add(self._relative, 1.0, out=self.mean_c)  # no fresh memory
+            self.mean_c.clamp_min_(LEAST_MEAN).mul_(self._a)  # as that of a candidate
 
     @property
     def mean_g(self) -> Tensor:

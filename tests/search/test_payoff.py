@@ -13,11 +13,15 @@ from tables import make_task
 from scope_torch.bounds.base import Beta
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope_joint
-from scope_torch.model.cost_scale import expected_saving
+from scope_torch.model.cost_scale import CostScale, expected_saving
+from scope_torch.model.joint import JointSurrogate
+from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.model.tensor_joint import TensorJointSurrogate
 from scope_torch.runs.runner import run
+from scope_torch.search.joint_candidate import JointCandidate
 from scope_torch.search.payoff import ExpectedReturn, derived_deployment
 from scope_torch.search.stopping import NO_LONGER_PAYS
+from scope_torch.space import ConfigSpace
 from scope_torch.space_search.device_joint import make_joint_posterior
 from scope_torch.tasks.synthetic import synthetic_task
 
@@ -75,6 +79,25 @@ def test_return_by_its_definition(mean_c, mean_g, margin):
     values = mean_c, 0.6 * mean_c, mean_g, mean_g - 0.11
     moments = ExpectedReturnOf(payoff).of(*values)
     assert moments == pytest.approx(naive_return(1e4, 156, margin, 0.003, *values), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", [JointSurrogate, TensorJointSurrogate])
+def test_theta_has_the_mean_costs_of_candidates(kind):
+    """A mean near 0, or below, would make a configuration return more than as theta_cand."""
+    space = ConfigSpace((2, 2))
+    settings = {"rho": 0.5, "amplitude": 1.0, "fit_scale": lambda *_: CostScale.one(space)}
+    joint = kind(space, HammingMatern52Kernel(), 2, 1e-6, **settings, device="cpu")
+    for theta, usd in {(0, 0): 1.0, (0, 1): 1e-9, (1, 0): 1e-9}.items():
+        for query in (0, 1):
+            joint.observe(theta, query, usd, 0.0)
+    posterior = make_joint_posterior(joint)
+    posterior.update()
+    thetas = map(space.theta_at, range(space.size))
+    expected = [JointCandidate(joint, theta, [0, 1]).mean_c for theta in thetas]
+    assert posterior.mean_c.tolist() == pytest.approx(expected)
+    bounds = posterior.lower_bounds(BETA, 1.0, None)
+    found = [bounds.whole.value(lambda moments: moments.mean_c, i) for i in range(space.size)]
+    assert found == pytest.approx(expected)
 
 
 class ExpectedReturnOf:
