@@ -24,7 +24,6 @@ import numpy as np
 # f, share of the capital staked; mixed with equal weights. The best is about mean(y) / mean(y^2).
 FRACTIONS = np.arange(1, 20) / 20
 COST_CAP = 4.0  # a query's cost counts up to this many c(theta_0)
-_LEAST_EPSILON = 1e-9  # differences lie in [-1, 1], which is epsilon = 0
 _STEPS = 60  # halvings of an interval
 _MOST_QUERIES = 10**9
 _LARGEST_RATIO = 1e6  # of two average costs
@@ -102,7 +101,9 @@ def lower_difference(differences: np.ndarray, epsilon: float, delta: float) -> f
     a = 1 - epsilon
 
     def refuted(mean: float) -> bool:
-        return most_log_capital((differences - mean) / (mean + a)) >= math.log(1 / delta)
+        if (room := mean + a) <= 0:  # after many halvings
+            return False
+        return most_log_capital((differences - mean) / room) >= math.log(1 / delta)
 
     # At mean = -a every gain is infinite: nothing is refuted without a bet.
     return _last(refuted, -a, 1.0)
@@ -119,7 +120,9 @@ def upper_difference(differences: np.ndarray, epsilon: float, delta: float) -> f
     a = 1 - epsilon
 
     def refuted(mean: float) -> bool:
-        return most_log_capital((-mean - differences) / (1 + mean)) >= math.log(1 / delta)
+        if (room := 1 + mean) <= 0:
+            return False
+        return most_log_capital((-mean - differences) / room) >= math.log(1 / delta)
 
     return -_last(refuted, -1.0, a)
 
@@ -156,9 +159,8 @@ def difference_interval(differences: np.ndarray, delta: float = 0.05) -> tuple[f
         (-0.41, -0.01)
     """
     differences = in_random_order(differences)
-    low = lower_difference(differences, _LEAST_EPSILON, delta / 2)
-    high = -lower_difference(-differences, _LEAST_EPSILON, delta / 2)
-    return max(-1.0, low), min(1.0, high)
+    low, high = (lower_difference(d, 0.0, delta / 2) for d in (differences, -differences))
+    return low, -high  # a of epsilon = 0 is 1
 
 
 def upper_ratio(costs: np.ndarray, references: np.ndarray, delta: float) -> float:

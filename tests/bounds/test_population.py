@@ -193,3 +193,13 @@ def test_rare_differences_are_in_their_interval(number, share):
     drawn = -(rng.random((400, number)) < share).astype(float)
     found = [difference_interval(one) for one in drawn]
     assert sum(not low <= -share <= high for low, high in found) <= 20
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [1, 2, 40])
+@pytest.mark.parametrize("difference", [-1.0, 1.0])
+def test_differences_that_are_all_the_largest_there_are(number, difference):
+    low, high = difference_interval(np.full(number, difference))
+    assert -1 <= low <= difference <= high <= 1
+    above = np.full(number, max(difference, -0.9))
+    assert lower_difference(above, 0.1, 0.05) <= above[0] <= upper_difference(above, 0.1, 0.05)
