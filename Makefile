@@ -61,8 +61,8 @@ build/peers: $(VENV)/installed constraints/peers.txt
 	-$(BIN)/pip install -q --no-deps --upgrade --target $@ -r constraints/peers.txt
 
 # The counts of docs/reliability.md, and of the simulations in docs/explanation.
-LONG = tests/reliability tests/llm tests/serve tests/traces tests/guarantees tests/test_devices.py \
-  tests/integration/test_clean_clone.py tests/integration/test_calls_on_clusters.py
+LONG = tests/reliability tests/llm tests/serve tests/traces tests/guarantees \
+  $(shell grep -lr --include="test_*.py" long_runs tests)
 test-long: export OMP_NUM_THREADS = 1
 test-long: export SCOPE_LONG = 1
 test-long: $(VENV)/installed packages

@@ -1,4 +1,7 @@
-"""What takes long runs in `make test-long` alone, which sets SCOPE_LONG."""
+"""What takes long runs in `make test-long` alone, which sets SCOPE_LONG.
+
+CI has three quarters of an hour: of each feature it runs the shortest proof.
+"""
 
 import os
 

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from long_runs import only_long
 from tables import make_task
 
 from scope_torch.bounds.betting import BettingSequence, share_of_delta
@@ -114,6 +115,7 @@ def test_a_certificate_is_kept_until_the_average_is_known_to_be_less():
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.slow
+@only_long
 def test_a_search_certifies_by_its_sequences(make):
     """And its queries are in an order of their own for every candidate."""
     task = make_task(3, (4, 3), 30, graded=False)

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from long_runs import among_others
 
 from scope_torch.bounds.fresh import FreshBet, Purse, excess, wins
 
@@ -114,7 +115,7 @@ def test_about_every_second_bet_wins_at_the_excess(variance, passes, num):
     assert won / 200 > 0.15
 
 
-@pytest.mark.parametrize("p", [0.01, 0.07, 0.3])
+@pytest.mark.parametrize("p", [among_others(0.01), 0.07, among_others(0.3)])
 @pytest.mark.slow
 def test_bets_are_won_wrongly_as_rarely_as_promised(p):
     """At the threshold, of candidates whose first pass was lucky; 12 in a row with one purse."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from long_runs import among_others
 from omegaconf import OmegaConf
 
 from benchmarks.results.planned import read_rows
@@ -150,7 +151,7 @@ def test_held_out_queries_shift_little(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["text_to_sql", "data_transformation"])
+@pytest.mark.parametrize("name", ["text_to_sql", among_others("data_transformation")])
 def test_the_truth_at_full_size(name, tmp_path):
     task = simulated_task(name="a_simulated", world=name, cache_dir=str(tmp_path))
     cost, quality = task.evaluator.truth()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from composed import compose_scope
+from long_runs import among_others, only_long
 from test_regret import KERNEL, gram, information_gain, norm, problem_of
 
 from scope_torch.bounds import TheoryBounds
@@ -100,7 +101,7 @@ def bound(world: World, budget: float, t_0: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [1000.0, 1600.0])
+@pytest.mark.parametrize("budget", [1000.0, among_others(1600.0)])
 def test_the_expected_regret_is_within_the_corollarys_bound(budget):
     world = World()
     regrets, taus, starts = zip(*(spent(world, budget, seed) for seed in range(2)), strict=True)
@@ -120,6 +121,7 @@ def test_the_bound_falls_as_the_corollary_says():
 
 
 @pytest.mark.slow
+@only_long
 def test_understated_noise_exceeds_the_bound():
     """The check above can fail: R and B are 100 times those that SCOPE and the bound are told."""
     world = World((1.0, 0.61), (-0.42, -0.4), (0.6, 0.05), alpha=0.25, lam=0.1, told=0.01)

@@ -95,7 +95,7 @@ def continued(seed, make, certificate):
     ("make", "certificate"),
     [
         (make_scope, "sequence"),
-        (make_scope_joint, "population"),
+        among_others(make_scope_joint, "population"),
         among_others(make_scope, "population"),
         among_others(make_scope_joint, "sequence"),
     ],

@@ -118,7 +118,7 @@ def test_few_searches():
     ("flips", "good"),
     [
         (0.02, 0.0),
-        (0.1, 0.2),
+        among_others(0.1, 0.2),
         among_others(0.0, 0.0),
         among_others(0.0, 0.2),
         among_others(0.02, 0.2),

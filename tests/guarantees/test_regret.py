@@ -21,6 +21,7 @@ from functools import cache
 import numpy as np
 import pytest
 from composed import compose_scope
+from long_runs import among_others, only_long
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain
@@ -208,8 +209,8 @@ INSTANCES = {
     "name",
     [
         "two configurations",
-        pytest.param("near tie", marks=pytest.mark.slow),
-        pytest.param("two queries", marks=pytest.mark.slow),
+        among_others("near tie"),
+        among_others("two queries"),
     ],
 )
 @pytest.mark.slow
@@ -221,6 +222,7 @@ def test_regret_stays_within_the_bound(name):
 
 
 @pytest.mark.slow
+@only_long
 def test_regret_is_positive_where_the_condition_holds():
     run = simulate(INSTANCES["near tie"])
     assert (run.regret[np.isfinite(run.bound)] > 0).sum() > 100
@@ -319,7 +321,7 @@ def average_regret(found, tau) -> np.ndarray:
     return (1 - TINY) * (found[:, None] > tau).mean(0)
 
 
-@pytest.mark.parametrize(("gap", "horizon"), [(0.5, 27), (0.1, 81)])
+@pytest.mark.parametrize(("gap", "horizon"), [(0.5, 27), among_others(0.1, 81)])
 @pytest.mark.slow
 def test_too_few_observations_leave_regret(method, gap, horizon):
     tau = np.array([t for t in (3, 9, 27, 81) if t <= horizon])
@@ -340,6 +342,7 @@ def test_a_method_told_too_little_noise_breaks_both_halves(method):
 
 
 @pytest.mark.slow
+@only_long
 def test_regret_ends_after_about_one_over_the_squared_gap(method):
     half = {}
     for gap, runs, horizon in ((0.5, 7, 400), (0.25, 3, 1000)):

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from composed import compose_scope
+from long_runs import only_long
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
@@ -263,7 +264,7 @@ CASES = [
         SCENARIOS[name],
         kind,
         id=f"{name}, {kind.__name__}",
-        marks=pytest.mark.slow if (name, kind) in SLOW else (),
+        marks=only_long if (name, kind) in SLOW else (),
     )
     for name in SCENARIOS
     for kind in (Watch, RealisedWatch, JointWatch)

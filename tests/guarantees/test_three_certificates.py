@@ -81,9 +81,9 @@ def shares(searches, hopeless, **changes):
 @pytest.mark.parametrize(
     ("in_flight", "quantile", "searches"),
     [
-        pytest.param(1, False, (6, 3), marks=pytest.mark.slow),
+        among_others(1, False, (6, 3)),
         (8, False, (3, 1)),
-        pytest.param(1, True, (6, 3), marks=pytest.mark.slow),
+        among_others(1, True, (6, 3)),
     ],
 )
 @pytest.mark.slow

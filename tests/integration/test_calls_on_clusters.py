@@ -167,6 +167,7 @@ def test_mpi_gives_what_a_sequential_search_gives(tmp_path):
     assert len({call[0] for call in calls(tmp_path)}) == 2
 
 
+@only_long
 @pytest.mark.parametrize(("program", "variable"), FEW)
 def test_a_call_that_is_repeated_is_made_again(program, variable, tmp_path):
     """Dask would take a second call with equal arguments for the first one."""
@@ -178,7 +179,7 @@ def test_a_call_that_is_repeated_is_made_again(program, variable, tmp_path):
     assert len(made) >= len(set(made)) + 5
 
 
-@pytest.mark.parametrize(("program", "variable"), CLUSTERS)
+@pytest.mark.parametrize(("program", "variable"), FEW)
 def test_the_page_says_how(program, variable, tmp_path):
     """Its blocks for this cluster, in a program."""
     word = "RayExecutor" if variable == "SCOPE_RAY" else "dask.distributed"
@@ -241,13 +242,13 @@ STARTS = [
         "    where = f'dask={cluster.scheduler_address}'",
         "SCOPE_DASK",
         id="dask",
-        marks=needs("distributed", "SCOPE_DASK"),
+        marks=[needs("distributed", "SCOPE_DASK"), only_long],
     ),
     pytest.param(
         "    import ray\n    ray.init(log_to_driver=False)\n    where = 'ray'",
         "SCOPE_RAY",
         id="ray",
-        marks=needs("ray", "SCOPE_RAY"),
+        marks=[needs("ray", "SCOPE_RAY"), only_long],
     ),
 ]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from long_runs import IS_LONG
+from long_runs import IS_LONG, only_long
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ("PATH", "PIP_", "SSL_CERT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")  # how pip gets out
@@ -53,6 +53,7 @@ def run_in_clone(clone) -> Run:
     return call
 
 
+@only_long  # CI itself is a clean clone
 @pytest.mark.slow
 def test_the_readme_in_a_clean_clone(clone, run_in_clone):
     """In this order, as each uses what the one before made."""

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from long_runs import among_others, only_long
 
 import scope_torch as st
 from benchmarks.peers import MOST_REPEATS, PEERS, BoTorchPeer, make_peer
@@ -52,9 +53,7 @@ def test_a_peer_searches(peer):
     assert len(set(tried)) >= 2
 
 
-@pytest.mark.parametrize(
-    "peer", [*FAST, "botorch", *(pytest.param(p, marks=pytest.mark.slow) for p in ("smac", "ax"))]
-)
+@pytest.mark.parametrize("peer", [*FAST, "botorch", *map(among_others, ("smac", "ax"))])
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 def test_only_what_is_on_the_list_is_tried(peer):
@@ -80,7 +79,7 @@ def test_only_what_is_on_the_list_is_tried(peer):
     "peer",
     [
         "optuna_tpe n_startup=3 constant_liar=1",
-        pytest.param("ax n_startup=3", marks=pytest.mark.slow),
+        pytest.param("ax n_startup=3", marks=[pytest.mark.slow, only_long]),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -101,7 +100,7 @@ def test_trials_in_parallel_are_asked_for_before_one_is_told(peer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peer", ["smac", "ax"])
+@pytest.mark.parametrize("peer", ["smac", among_others("ax")])
 @pytest.mark.filterwarnings("ignore")
 def test_a_peer_that_has_tried_all_ends(peer):
     _, optimizer, result = search(f"{peer} n_startup=2", budget_usd=20.0, num_modules=1)

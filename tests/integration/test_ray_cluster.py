@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from clusters import daemons, ended, environment, free_port, has_journal, results, sweep, wait_for
+from long_runs import only_long
 
 # Ray and its launcher need an older cloudpickle than joblib: `make test-slow` has them apart.
 FOLDER = os.environ.get("SCOPE_RAY", "")
@@ -82,6 +83,7 @@ def worker_with_journal(folder: Path) -> int | None:
     return None
 
 
+@only_long
 def test_a_running_ray_gives_what_one_job_after_another_gives(known, address, tmp_path):
     """With a relative `output_dir`, and a worker that is killed and that Ray starts again."""
     launcher = ["hydra/launcher=cluster", f"hydra.launcher.ray.init.address={address}"]

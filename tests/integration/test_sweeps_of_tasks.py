@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from long_runs import among_others
 from omegaconf import OmegaConf
 
 from hydra_plugins.scope_torch_sweeper import CollectingSweeper
@@ -48,7 +49,7 @@ REFERENCES = "task.reference=[pro,pro],[mini,pro]"
 @pytest.mark.parametrize(
     ("swept", "fixed", "number"),
     [
-        ([PATHS], ["task.reference=[pro,pro]"], 3),
+        among_others([PATHS], ["task.reference=[pro,pro]"], 3),
         ([REFERENCES], ["task.path=b.csv"], 2),
         ([TWO_PATHS, REFERENCES, "seed=0,1"], [], 8),
     ],

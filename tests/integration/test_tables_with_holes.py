@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from long_runs import among_others, only_long
 from real_data import table_or_skip
 from test_allowed_everywhere import SEARCHES
 
@@ -77,7 +78,7 @@ def checked(task: Task, result, table: RecordedTable):
     "name",
     [
         n if n in ("scope", "joint", "joint-branched", "front", "random", "cei")
-        else pytest.param(n, marks=pytest.mark.slow)
+        else among_others(n)
         for n in SEARCHES
     ],
 )  # fmt: skip
@@ -202,23 +203,18 @@ def test_a_list_of_configurations(listed):
 
 
 FAST = ["scope", "llmselector"]
-SLOW = [
-    "joint",
-    "cei",
-    "joint-branched",
-    "scope-branched",
-    "scope-random",
-    "front",
-    "random",
-    "config",
-    "safeopt",
-    "abacus",
-    "llambo",
-    "optuna_gp",
-]
+SLOW = ["joint", "scope-branched", "random", "config", "llambo"]
+SLOWEST = ["cei", "joint-branched", "scope-random", "front", "safeopt", "abacus", "optuna_gp"]
 
 
-@pytest.mark.parametrize("name", [*FAST, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *FAST,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW),
+        *(pytest.param(n, marks=[pytest.mark.slow, only_long]) for n in SLOWEST),
+    ],
+)
 def test_every_method_on_1077_of_279841(name, listed):
     if name == "optuna_gp":
         pytest.importorskip("optuna")

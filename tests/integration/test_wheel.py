@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from long_runs import only_long
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"scope_torch", "hydra_plugins"}
@@ -135,6 +136,7 @@ def test_the_commands_in_a_project_with_packages_of_the_same_names(in_project):
     assert "Could not find 'method/scop'" in in_project("scope-torch", "method=scop", status=2)
 
 
+@only_long
 @pytest.mark.slow
 def test_launchers_and_configs_of_ones_own_with_the_wheel(in_project):
     small = [word for word in SMALL if not word.startswith("task=")]

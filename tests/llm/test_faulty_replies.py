@@ -12,6 +12,7 @@ from llm.client_cases import client_of, run
 from llm.fake_endpoint import only_loopback  # noqa: F401
 from llm.raw_server import CUT, RawServer, chat, response
 from llm.store_cases import fixture_of_path  # noqa: F401
+from long_runs import only_long
 
 from scope_torch.llm.chat import ChatCall, Completion, LLMError, Message
 from scope_torch.llm.estimates import most_of_call
@@ -145,7 +146,7 @@ def bounds_usd(bills: list[str], most_usd: float) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize(
-    "number", [150, pytest.param(2000, marks=pytest.mark.slow)], ids=["few", "all"]
+    "number", [150, pytest.param(2000, marks=[pytest.mark.slow, only_long])], ids=["few", "all"]
 )
 def test_faulty_replies_change_nothing_silently(path, number):
     calls = [call_of(i) for i in range(number)]

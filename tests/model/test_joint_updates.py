@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from long_runs import only_long
 from test_joint import KERNEL, RHOS, SPACE, THETA, averages, naive, random_history, surrogate_of
 
 from scope_torch.bounds import Beta
@@ -70,7 +71,7 @@ def test_a_repeat_is_a_row(rho, before, repeats, is_row):
 
 @pytest.mark.parametrize(
     ("rho", "count"),
-    [(0.8, 400), *(pytest.param(rho, 1200, marks=pytest.mark.slow) for rho in RHOS)],
+    [(0.8, 400), *(pytest.param(rho, 1200, marks=[pytest.mark.slow, only_long]) for rho in RHOS)],
 )
 def test_a_thousand_steps_do_not_drift(rho, count):
     """All observations are taken in by a row each: B, t and every variance stay exact.

@@ -9,7 +9,7 @@ import pytest
 from long_runs import IS_LONG
 from reliability.children import METHODS, billed, in_child, journaled, search, stable
 
-KILLS = 84 if IS_LONG else 5  # of every method: 1,008 in all in the long run
+KILLS = 84 if IS_LONG else 2  # of every method: 1,008 in all in the long run
 AT_A_TIME = 7  # kills of one search before it is left to end
 
 

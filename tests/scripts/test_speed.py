@@ -4,6 +4,7 @@ import naive
 import numpy as np
 import pytest
 import torch
+from long_runs import only_long
 
 from scope_torch.evaluators.simulation.spec import load_worlds
 from scripts import speed
@@ -169,6 +170,7 @@ def test_each_way_is_the_definition(name):
     assert error[2] < 1e-10
 
 
+@only_long
 @pytest.mark.slow
 def test_a_quick_measurement_of_all_parts(tmp_path):
     pytest.importorskip("sklearn")

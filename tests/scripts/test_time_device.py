@@ -4,6 +4,7 @@ import csv
 import itertools
 
 import pytest
+from long_runs import only_long
 
 from scripts import time_device
 
@@ -34,6 +35,7 @@ def test_the_page_has_the_table_of_whole_searches():
     assert "did NOT ask the same" in time_device.table_of_whole(rows)
 
 
+@only_long
 @pytest.mark.slow
 def test_whole_searches_are_timed_and_compared(tmp_path, monkeypatch):
     monkeypatch.setattr(time_device, "WHOLE_USD", 0.2)

@@ -16,6 +16,7 @@ from llm.fake_endpoint import (
     Status,
     only_loopback,  # noqa: F401
 )
+from long_runs import only_long
 
 from scope_torch.cli.build import refuse_typed_keys
 from scope_torch.llm.keys import redact_logs, without_key, without_secrets
@@ -73,7 +74,7 @@ TROUBLES = [
 
 FAST = (0, 4, 9)
 MARKED = [
-    pytest.param(trouble, marks=() if i in FAST else pytest.mark.slow)
+    pytest.param(trouble, marks=() if i in FAST else only_long)
     for i, trouble in enumerate(TROUBLES)
 ]
 

@@ -5,6 +5,7 @@ import math
 import random
 
 import pytest
+from long_runs import among_others
 from selection.test_select import App, exactly
 
 import scope_torch as st
@@ -433,7 +434,7 @@ class Flips(App):
         return output, usd
 
 
-@pytest.mark.parametrize("chance", [pytest.param(0.05, marks=pytest.mark.slow), 0.15])
+@pytest.mark.parametrize("chance", [among_others(0.05), 0.15])
 @pytest.mark.slow
 def test_answers_that_vary_decide_as_rarely_wrong(chance):
     """The configuration is the reference under another name, and a little worse: just too bad."""

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 from evaluators import far_apps
 from evaluators.far_apps import App, calls, in_capitals
+from long_runs import among_others
 from source_code import ROOT
 
 import scope_torch as st
@@ -346,7 +347,7 @@ if __name__ == "__main__":  # the workers run this file, too
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_starting", [False, True])
+@pytest.mark.parametrize("is_starting", [False, among_others(True)])
 def test_an_interrupt_of_the_terminal_loses_no_call(tmp_path, expected, is_starting):
     """It reaches the workers too, which end their calls; those that still start, too."""
     (tmp_path / "program.py").write_text(PROGRAM)

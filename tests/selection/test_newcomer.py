@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
+from long_runs import among_others, only_long
 from openai import OpenAI
 from selection import planner_solver, world
 from serve.fake_upstream import LLMS, FakeUpstream
@@ -72,7 +73,7 @@ def test_six_words_are_enough():
     assert words == CONCEPTS
 
 
-@pytest.mark.parametrize("concurrency", [1, 8], ids="{}_at_a_time".format)
+@pytest.mark.parametrize("concurrency", [among_others(1), 8])
 @pytest.mark.slow
 def test_by_tokens_with_prices_and_measured(concurrency, upstream, tmp_path):
     """The same choice, and the bill of the upstream to the last digit."""
@@ -106,6 +107,7 @@ def endpoint(upstream):
     return st.Endpoint(upstream.url, prices=st.PriceList(dict(LLMS)))
 
 
+@only_long
 @pytest.mark.slow
 def test_a_command_without_a_line_of_adapter(upstream, tmp_path, monkeypatch):
     monkeypatch.setenv("PLANNER_MODEL", "scope/planner")

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 from integration.doc_pages import DOCS
+from long_runs import among_others
 from serve.fake_upstream import Say
 
 PAGE = DOCS / "howto/unchanged-application.md"
@@ -119,7 +120,7 @@ def found(app: str, upstream, tmp_path) -> dict | str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", CACHES)
+@pytest.mark.parametrize("package", ["dspy", *map(among_others, sorted(set(CACHES) - {"dspy"}))])
 def test_a_cache_that_is_on_and_off(package, upstream, tmp_path, monkeypatch):
     """Today's fault: `tiny`, which is always wrong, was certified with the answers of `large`."""
     if folder := os.environ.get("SCOPE_AGENTS"):

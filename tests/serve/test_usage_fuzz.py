@@ -226,7 +226,7 @@ async def both_bills(replies: list[bytes]) -> list[tuple[float, bool, ModuleBill
     return bills
 
 
-@pytest.mark.parametrize("number", [1_000, 40_000 if IS_LONG else 8_000], ids=["few", "all"])
+@pytest.mark.parametrize("number", [1_000, 40_000 if IS_LONG else 2_000], ids=["few", "all"])
 @pytest.mark.slow
 def test_client_and_endpoint_book_the_same(number, monkeypatch):
     monkeypatch.setattr("scope_torch.serve.app.most_of", lambda *_: most_of_call(CALL))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from constrained import constrained_task
+from long_runs import among_others
 from scipy.stats import norm
 from tables import make_task
 from test_hamming_sums import ArbitraryKernel, cross, tolerance
@@ -292,7 +293,9 @@ def test_several_constraints_in_boxes(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"in_flight": 8}, {"certificate_flips": 0.05}])
+@pytest.mark.parametrize(
+    "settings", [{}, among_others({"in_flight": 8}), among_others({"certificate_flips": 0.05})]
+)
 def test_a_search_of_12167_configurations_asks_the_same(monkeypatch, settings):
     task = simulated_task(name="data_imputation", world="data_imputation", world_seed=1)
     settings = {"base": "Gemini 2.5 Flash-Lite", "usd": 0.3, **settings}

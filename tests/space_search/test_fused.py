@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from long_runs import only_long
 from tables import make_task
 
 from scope_torch.bounds.base import Beta
@@ -64,8 +65,8 @@ def both(surrogate, allowed=None, has_margin=False):
         ((3, 1, 7), True, True, 1),
         ((5, 3, 3), True, False, 3),
         pytest.param((4, 3, 2, 5, 3), True, False, 1, marks=slow),
-        pytest.param((4, 3, 2, 5, 3), False, True, 2, marks=slow),
-        pytest.param((2, 3, 2, 2, 2, 3, 2), True, True, 1, marks=slow),
+        pytest.param((4, 3, 2, 5, 3), False, True, 2, marks=[slow, only_long]),
+        pytest.param((2, 3, 2, 2, 2, 3, 2), True, True, 1, marks=[slow, only_long]),
     ],
     ids=str,
 )
@@ -105,6 +106,7 @@ def test_bounds_and_choices_are_those_of_torch(
     assert chosen >= 3
 
 
+@only_long
 @slow
 def test_ties_are_decided_as_by_torch(monkeypatch):
     """Where little is known, configurations that nobody asked are equal in hundreds."""

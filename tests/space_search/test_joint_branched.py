@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_runs import among_others
 from test_per_query import MATERN, RBF
 
 from scope_torch.bounds import Beta
@@ -224,7 +225,7 @@ def test_bounds_on_the_promise_hold_for_every_completion(seed, margin):
     assert num_pruned > 0
 
 
-@pytest.mark.parametrize("tau", [0.0, 0.01, 1.0, 300.0])
+@pytest.mark.parametrize("tau", [among_others(0.0), 0.01, among_others(1.0), 300.0])
 @pytest.mark.slow
 def test_lines_lie_above_the_most_that_costs_can_be(tau):
     promise = Promise(None, torch.zeros(0), 1, 4.5, 0.0, 2.0, 2e-6)  # pyright: ignore

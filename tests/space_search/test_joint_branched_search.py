@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from long_runs import among_others
 from test_branched_search import large_task
 
 from scope_torch.errors import InputError
@@ -97,7 +98,7 @@ def test_a_space_that_cannot_be_enumerated(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_modules", [7, 8])
+@pytest.mark.parametrize("num_modules", [7, among_others(8)])
 def test_a_whole_run_over_3e9_configurations_and_more(num_modules, tmp_path):
     result = search_large((num_modules, 23), 20, 2.5, tmp_path, max_nodes=2000)
     assert result.report["selection"]["space_search"] == "branch_and_bound"

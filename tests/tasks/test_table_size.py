@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from long_runs import among_others
 
 from scope_torch.errors import InputError
 from scope_torch.tasks._parquet import decoded_bytes
@@ -65,7 +66,15 @@ def refused(tmp_path: Path, path: Path, **options: int) -> tuple[str, int]:
     return told, int(grown)
 
 
-@pytest.mark.parametrize("make", [zeros_gz, texts_parquet, numbers_parquet, repeated_parquet])
+@pytest.mark.parametrize(
+    "make",
+    [
+        zeros_gz,
+        among_others(texts_parquet),
+        numbers_parquet,
+        among_others(repeated_parquet),
+    ],
+)
 @pytest.mark.slow
 def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path, make):
     path = tmp_path / "bomb"
@@ -77,7 +86,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path, make):
     assert grown < 300_000_000
 
 
-@pytest.mark.parametrize("first", [b"\0", b",", b"x"])
+@pytest.mark.parametrize("first", [b"\0", among_others(b","), among_others(b"x")])
 @pytest.mark.slow
 def test_a_first_line_that_is_too_long_is_no_header(tmp_path, first):
     (tmp_path / "bomb").write_bytes(gzip.compress(first * 50_000_000))
