@@ -158,6 +158,24 @@ def test_estimates():
     assert said_bytes({"role": "x" * 99, "content": ["\u00e9", {"text": "ab"}, None, 3]}) == 4
 
 
+@pytest.mark.parametrize(
+    ("urls", "most_tokens"),
+    [
+        (["data:image/png;base64,eA=="], 500 + 65_536),  # 25,501 tokens of gpt-4o-mini, if plain
+        (["data:,x", "data:,y"], 500 + 2 * 65_536),
+        (["https://x/y"], 500 + 65_536),
+        (["https://x/y", "https://x/z", "data:,x"], 500 + 3 * 65_536),
+        ([], 500),
+    ],
+)
+def test_each_image_may_have_many_tokens(urls, most_tokens):
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    body = {"messages": [{"role": "user", "content": images}], "max_tokens": 9}
+    most = most_of(APIS[PATHS[0]].limits, body, 1_000)
+    assert estimate(most, 0) == Usage(most_tokens, 9, 0, estimated=True)
+    assert estimate(most, 0, Usage(7, 2), begun=True) == Usage(7, 9, 0, estimated=True)
+
+
 def test_a_deeply_nested_reply_is_read():
     deep: object = "ab"
     for _ in range(900):
