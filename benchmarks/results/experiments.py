@@ -53,7 +53,7 @@ from benchmarks.results.planned import Planned
 from benchmarks.results.runs import Cell, crossed
 
 # Names of experiments whose first run is small as it is.
-_SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight", "factors")
+_SECONDS = ("bases", "checks", "rechecks", "cost_bounds", "in_flight")
 _SECONDS += ("bounds_recorded", "development_recorded", "amplitudes", "recorded_development")
 _SMALL = ("data_imputation", "mathqa", "mathqa 1", "airport_city", "restaurant", "800 queries")
 _SMALL += (
@@ -149,6 +149,7 @@ def quick() -> dict[str, list[Planned]]:
     few["payoff"] = few["payoff"][:1]
     few["landscapes"] = landscapes.cells(["data_imputation"], WORLDS[:1], SEEDS[0])
     few |= {name: [*of[:1]] for name, of in experiments().items() if name.startswith(_SECONDS)}
+    few["factors"] = [run for run in experiments()["factors"] if run.world is None][:1]
     few["front"] = front.cells(["synthetic"], SEEDS[:1])
     return few
 
@@ -160,6 +161,7 @@ def _smaller(run: Planned) -> Planned | None:
     seeds, worlds = (0, SEEDS[0]), (None, 0, WORLDS[0])
     is_first = run.seed in seeds and run.world in worlds and run.problem in _SMALL
     slow = isinstance(run, Cell) and run.peer.split()[:1] in (["smac"], ["ax"], ["botorch"])
+    slow |= run.world is not None and run.method.startswith("scope_joint, ")  # HotpotQA has these
     again = isinstance(run, Cell) and any(of.startswith("task.family=") for of in run.overrides)
     if not is_first or run.method in (*LLAMBO, *UNTRIED, *(PAPERS if again else ())) or slow:
         return None
