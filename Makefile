@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH ?= cpu
-WORKERS ?= 2
+# Of tests and results: a processor each, at most 4, which need 2 GB of memory each.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 # Recorded data in a folder beside the repository; the library itself reads only this variable.
 ifneq ($(wildcard ../shared/data/agentopt),)
