@@ -33,7 +33,6 @@ from scope_torch.search.optimizer import Recommendation
 logger = logging.getLogger(__name__)
 
 Theta = tuple[int, ...]
-_ROUNDING = 1e-12
 
 
 class Fallback(NamedTuple):
@@ -191,8 +190,4 @@ def _reference_holds(problem: SelectionProblem) -> bool:
     known = dict(problem.reference_averages)
     if problem.epsilon is not None:
         del known[QUALITY]
-    return all(
-        limit.grade_of(known[limit.name]) >= limit.threshold - _ROUNDING
-        for limit in problem.limits
-        if limit.name in known
-    )
+    return all(limit.holds(known[limit.name]) for limit in problem.limits if limit.name in known)
