@@ -15,6 +15,7 @@ import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
+from long_runs import among_others
 from omegaconf import OmegaConf
 
 from scope_torch.cli.registry import config_dir
@@ -173,8 +174,9 @@ def test_slurm_without_slurm_is_one_line(cli, monkeypatch):
 
 @pytest.mark.parametrize(
     "launcher",
-    [pytest.param(n, marks=pytest.mark.slow) for n in ("parallel", "slurm_local", "cluster")],
+    ["parallel", among_others("slurm_local"), "cluster"],
 )
+@pytest.mark.slow
 def test_a_launcher_gives_what_one_job_after_another_gives(cli, sweep, launcher, tmp_path):
     module, settings = LAUNCHERS[launcher]
     pytest.importorskip(module)

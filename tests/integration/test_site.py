@@ -1,4 +1,7 @@
-"""The site, built from executed notebooks: no warnings, and no link that leads nowhere."""
+"""The site: no warnings, and no link that leads nowhere.
+
+Its notebooks are executed in `make test-long` alone.
+"""
 
 import os
 import shutil
@@ -9,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from long_runs import IS_LONG
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("baselines", "benchmarks", "conf", "docs", "notebooks", "scope_torch", "scripts")
@@ -59,7 +63,7 @@ def site(tmp_path) -> Path:
     (copy / "build" / "notebooks").mkdir(parents=True)
     for notebook in sorted((copy / "notebooks").glob("*.py")):
         executed = copy / "build" / "notebooks" / f"{notebook.stem}.ipynb"
-        kernel = ["--execute", "--set-kernel", "python3"]
+        kernel = ["--execute", "--set-kernel", "python3"] if IS_LONG else []
         python("jupytext", "-q", "--to", "ipynb", *kernel, "--output", str(executed), str(notebook))
     python("mkdocs", "build", "--strict")
     return copy / "site"
@@ -108,6 +112,8 @@ def test_the_site(site):
     assert "task=hotpotqa" in keys
     problem = pages[site / "reference/problem.html"]
     assert "scope_torch.problem.SelectionProblem" in problem.ids
+    if not IS_LONG:
+        return  # tests/notebooks runs them
     shown = "".join(pages[site / "notebooks/quickstart.html"].text)
     assert "certified on these 60 queries, all answered" in shown
     for name, figures in {"quickstart": 1, "reading_a_result": 2, "surrogate": 3}.items():
