@@ -1,7 +1,7 @@
 """The hashes of `settings.json` and `result.json`: 16 hex digits of a SHA-256.
 
-It is that of JSON with sorted keys. `result_hash` covers all keys of `result.json` but `timing` and
-`paths`, `timing.hash` these two.
+It is that of JSON with sorted keys. `result_hash` covers what equal runs share, `timing.hash` the
+rest of `result.json`: `timing`, `paths`, and what was paid for calls that the search did not use.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 from typing import Any
 
 _VOLATILE = "timing", "paths"  # keys of result.json that equal runs do not share
+# Nor these: which calls are in flight at the end depends on how long each takes.
+_UNUSED = "surplus_usd", "surplus", "lost_usd", "num_lost"
 
 
 def settings_hash(settings: dict[str, Any]) -> str:
@@ -24,16 +26,24 @@ def hash_of_written(values: dict[str, Any]) -> str:
     return settings_hash(json.loads(json.dumps(values)))
 
 
-def with_hashes(result: dict[str, Any]) -> dict[str, Any]:
+def with_hashes(result: dict[str, Any], unused: tuple[str, ...] = _UNUSED) -> dict[str, Any]:
     """Adds `result_hash` over all that equal runs share, and `timing.hash` over the rest.
 
     There are two, so that a damaged name of one of these keys does not pass for an early version.
 
     Args:
         result: Content of `result.json`, with hashes or without.
+        unused: Keys that `timing.hash` covers, besides `timing` and `paths`.
     """
     stable = {k: v for k, v in result.items() if k not in (*_VOLATILE, "result_hash")}
     volatile = {k: dict(result[k]) for k in _VOLATILE}
     volatile["timing"].pop("hash", None)
-    volatile["timing"]["hash"] = hash_of_written(volatile)
-    return {**stable, "result_hash": hash_of_written(stable), **volatile}
+    rest = {k: v for k, v in stable.items() if k in unused}
+    shared = {k: v for k, v in stable.items() if k not in unused}
+    volatile["timing"]["hash"] = hash_of_written(volatile | rest)
+    return {**stable, "result_hash": hash_of_written(shared), **volatile}
+
+
+def matches_hashes(result: dict[str, Any]) -> bool:
+    """Whether the content of a `result.json` is what was written, today or by earlier versions."""
+    return result in (with_hashes(result), with_hashes(result, unused=()))

@@ -315,9 +315,10 @@ class RunResult:
         return None if self.truth is None else oracle_curve(self.problem, self.trace, self.truth)
 
     def summary(self) -> dict[str, Any]:
-        """Content of `result.json`; equal for equal runs, except for `timing` and `paths`.
+        """Content of `result.json`; equal for equal runs but for what depends on their calls' time.
 
-        `result_hash` is a hash of all that equal runs share, `timing.hash` of `timing` and `paths`.
+        That is `timing`, `paths`, and what was paid for calls that were lost or in flight at the
+        end. `timing.hash` is a hash of these, `result_hash` of the rest.
         """
         out = self.recommendation
         content = {

@@ -10,7 +10,7 @@ from typing import Any
 from scope_torch.errors import InputError
 from scope_torch.files import write_atomically
 from scope_torch.observation import unique_keys
-from scope_torch.results.hashes import hash_of_written, settings_hash, with_hashes
+from scope_torch.results.hashes import hash_of_written, matches_hashes, settings_hash
 from scope_torch.runs.deadline import TIME_IS_OVER
 
 _MEND = "restore it, or move it away"
@@ -94,7 +94,7 @@ def read_result(path: Path) -> dict[str, Any]:
     result = read_json(path, _MEND_RESULT)
     wrong = _of_another_kind(result, _RESULT)
     hashed = not wrong and ("result_hash" in result or "hash" in result["timing"])
-    if hashed and result != with_hashes(result):
+    if hashed and not matches_hashes(result):
         wrong = "its content does not match its hashes"
     if wrong:
         raise InputError(f"{path} is damaged ({wrong}); {_MEND_RESULT}")

@@ -24,6 +24,7 @@ from tables import CountingEvaluator, make_task
 from scope_torch.cli import watch
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
+from scope_torch.results.hashes import with_hashes
 from scope_torch.runs import journal as journal_module
 from scope_torch.runs import runner
 from scope_torch.runs.callbacks import Callback
@@ -168,6 +169,18 @@ def test_a_result_of_an_early_version_is_read(whole, tmp_path):
     assert read_run(copy).result == result
     settings = read_settings(copy / "settings.json")
     assert finished_summary(copy, settings) == result
+
+
+@pytest.mark.parametrize("unused", [(), ("surplus_usd", "surplus", "lost_usd", "num_lost")])
+def test_what_calls_in_flight_have_cost_is_covered_by_a_hash(whole, tmp_path, unused):
+    """Earlier versions had it in `result_hash`."""
+    copy = Path(shutil.copytree(whole, tmp_path / "run"))
+    written = with_hashes(json.loads((copy / "result.json").read_text()), unused)
+    (copy / "result.json").write_text(json.dumps(written))
+    assert read_run(copy).result == written
+    (copy / "result.json").write_text(json.dumps(written | {"surplus_usd": 7.0}))
+    with pytest.raises(InputError, match=r"does not match its hashes"):
+        read_run(copy)
 
 
 def without_checksum(line: str) -> str:

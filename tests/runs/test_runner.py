@@ -57,7 +57,7 @@ def test_a_budget_met_exactly_is_not_crossed():
 @pytest.mark.parametrize("batch_size", [1, 4, None])
 @pytest.mark.parametrize("concurrency", [2, 5, 64])
 def test_concurrency_changes_nothing_but_the_surplus(tmp_path, concurrency, batch_size):
-    alone = search(batch_size=batch_size)
+    alone = search(CountingEvaluator(TASK), batch_size=batch_size)
     evaluator = CountingEvaluator(TASK, concurrency)
     result = search(evaluator, run_dir=tmp_path, batch_size=batch_size)
     assert list(result.history) == list(alone.history)
@@ -71,6 +71,7 @@ def test_concurrency_changes_nothing_but_the_surplus(tmp_path, concurrency, batc
     assert len(extra) < concurrency
     assert len(recorded) == len(result.history) + len(extra)
     assert result.surplus_usd == pytest.approx(sum(o.cost_usd for o in extra))
+    assert result.summary()["result_hash"] == alone.summary()["result_hash"]
 
 
 def test_threads_that_finish_out_of_order_change_nothing():
