@@ -275,7 +275,7 @@ class CheckResult:
 
 
 def limits_of(
-    pairs: Sequence[Pair],
+    outcomes: Sequence[tuple[np.ndarray, np.ndarray | None]],
     constraints: Sequence[Constraint],
     delta: float,
     num_queries: int | None,
@@ -287,7 +287,8 @@ def limits_of(
     which of k is wrong with probability delta / k at most.
 
     Args:
-        pairs: In the order of the draws.
+        outcomes: Of both configurations, in the order of the draws, for each constraint; see
+            `outcomes_of`.
         constraints: k of them, one for each outcome.
         delta: In (0, 1).
         num_queries: Q, if each query is drawn once and all of them decide; None if the draws are
@@ -297,8 +298,7 @@ def limits_of(
     from scope_torch.bounds.paired import Outcomes  # its package imports gpytorch: seconds
 
     deltas, found = (delta, delta / len(constraints)), list[Limit]()
-    for one in constraints:
-        new, old = outcomes_of(pairs, one)
+    for one, (new, old) in zip(constraints, outcomes, strict=True):
         keeps_low = one.kind == "<="
         both = Outcomes(new, old, one.low, one.high, keeps_low, num_queries)
         kept = both.verdict(one.value, *deltas)[0] if len(new) else None

@@ -14,13 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
+
 from scope_torch.constraints import COST, QUALITY, Constraint, at_least
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import items_of
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.factors import choice_of
 from scope_torch.files import write_atomically
-from scope_torch.results.checked import Certificate, CheckResult, Pair, Verdict, limits_of
+from scope_torch.results.checked import (
+    Certificate,
+    CheckResult,
+    Pair,
+    Verdict,
+    limits_of,
+    outcomes_of,
+)
 from scope_torch.results.saving import load_models, names_models
 from scope_torch.runs.journal import read_journal
 from scope_torch.selection.arguments import Arguments
@@ -263,10 +272,16 @@ def _run(
     """Asks until the verdict is clear, or money, time or draws run out."""
     num_queries = setup.problem.num_queries if plan.certificate == "sequence" else None
     verdict: Verdict = "undecided"
+    outcomes = [outcomes_of((), limit) for limit in plan.limits]
 
     def decides(pairs: Sequence[Pair]) -> bool:
         nonlocal verdict
-        kept = [one.kept for one in limits_of(pairs, plan.limits, plan.delta, num_queries)]
+        for at, limit in enumerate(plan.limits):
+            new, old = outcomes[at]
+            more, more_old = outcomes_of(pairs[len(new) :], limit)
+            old = None if old is None or more_old is None else np.append(old, more_old)
+            outcomes[at] = np.append(new, more), old
+        kept = [one.kept for one in limits_of(outcomes, plan.limits, plan.delta, num_queries)]
         verdict = "pass" if all(kept) else "fail" if False in kept else "undecided"
         return verdict != "undecided"
 
@@ -291,7 +306,7 @@ def _run(
         setup.problem,
         theta,
         verdict,
-        limits_of(found.pairs, plan.limits, plan.delta, num_queries, with_interval=True),
+        limits_of(outcomes, plan.limits, plan.delta, num_queries, with_interval=True),
         found.pairs,
         plan.certificate,
         plan.delta,

@@ -12,7 +12,7 @@ import scope_torch as st
 from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
-from scope_torch.results.checked import Pair, limits_of
+from scope_torch.results.checked import Pair, limits_of, outcomes_of
 from scope_torch.traces.reference import LoggedReference, save_reference
 from scope_torch.traces.summary import LoggedQuery, Summary, TracedModule
 
@@ -293,7 +293,8 @@ def test_an_interval_holds_any_ratio_and_ends_where_nothing_is_known(
         return Observation((theta,), query, 0.01, min(value, 1.0), outcomes={"steps": value})
 
     pairs = [Pair(one(0, q, mine), one(1, q, theirs)) for q in range(number)]
-    (limit,) = limits_of(pairs, [Constraint.parse(text)], 0.05, None, with_interval=True)
+    bound = Constraint.parse(text)
+    (limit,) = limits_of([outcomes_of(pairs, bound)], [bound], 0.05, None, with_interval=True)
     low, value, high = limit.ratio.lower, limit.ratio.value, limit.ratio.upper
     assert value == pytest.approx(mine / theirs, rel=1e-12)
     assert ends[0] < low < value
