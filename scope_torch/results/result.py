@@ -396,5 +396,5 @@ class RunResult:
 
         theta, seed = self.recommendation.theta, self.settings["optimizer"].get("seed")
         answers = [*self.known, *self.history]
-        known = self.report.get("known")
+        known = self.report.get("known") if self.known else None  # all may be left out
         return tomorrow(self.problem, answers, theta, self.report.get("delta"), seed, known)

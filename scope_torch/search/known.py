@@ -242,11 +242,11 @@ class Known:
         return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 
     def report(self) -> dict[str, Any]:
-        """What is known, and whether certificates count it; nothing if there is nothing.
+        """What is known, and whether certificates count it; nothing without earlier searches.
 
         `usd` is what the observations would cost today, in USD; for the others see `Known`.
         """
-        if not self.observations:
+        if not self.observations and not self.sources:  # a source tells also what was left out
             return {}
         return {
             "known": {

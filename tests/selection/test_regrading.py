@@ -162,6 +162,28 @@ def test_what_a_judge_was_paid_when_it_raised_is_in_the_bill(tmp_path):
     assert result.budget_usd <= settings()["budget_usd"] - 0.25
 
 
+def test_a_judge_that_grades_nothing_is_in_the_bill(tmp_path):
+    """Also what was left out is told, and what was paid for it, if no old answer is known."""
+    select(App(), run_dir=tmp_path / "june")
+    app, raised = App(), []
+
+    def judged(expected, output):
+        if not app.calls:
+            raised.append(expected)
+            error = TimeoutError("no reply")
+            error.cost_usd = 2.0**-10
+            raise error
+        return exactly(expected, output)
+
+    how = {"continue_from": tmp_path / "june", "run_dir": tmp_path / "july", "on_error": "zero"}
+    july = select(app, judged, metric_version="2", **how)
+    known = july.summary()["known"]
+    assert (list(july.known), known["observations"]) == ([], 0)
+    assert known["sources"][0]["left_out"]["no_output"] == len(raised) > 0
+    assert july.bill.judge_usd == pytest.approx(len(raised) * 2.0**-10, rel=1e-12)
+    assert july.bill.total_usd == pytest.approx(app.usd() + july.bill.judge_usd, rel=1e-12)
+
+
 PRO, MINI = {"plan": "pro", "solve": "pro"}, {"plan": "mini", "solve": "mini"}
 USD = 2.0**-6
 
