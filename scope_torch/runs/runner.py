@@ -95,7 +95,8 @@ def run(
     deadline = deadline_of(time_limit)
     began = time.perf_counter()
     settings = run_settings(problem, optimizer, evaluator, budget_usd)
-    run_dir = None if run_dir is None else path_of("run_dir", run_dir)
+    # The system may enter another folder.
+    run_dir = None if run_dir is None else path_of("run_dir", run_dir).absolute()
     told = getattr(optimizer, "known", None)
     known = told if isinstance(told, Known) else None  # a search of a user may call anything so
     _check_fresh(known, evaluator)

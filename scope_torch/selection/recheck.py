@@ -92,10 +92,10 @@ def recheck(
     draws = checked_size("draws", draws)
     every = checked_size("false_alarm_every", false_alarm_every)
     check_kind("run_dir", run_dir)
-    kept = {**arguments, "run_dir": Path(run_dir)}
+    folder = Path(run_dir).absolute()  # the app may enter another one
+    kept = {**arguments, "run_dir": folder}
     setup, theta, limits = between(app, configuration, reference, constraints, kept)
     has_reference = any(one.is_relative for one in limits)
-    folder = Path(run_dir)
     earlier = read_journal(folder / "journal.jsonl")
     graded = {*lost_in(inside(folder, REGRADED))}  # are in `Pairs.graded_usd`
     lost = [one for one in lost_in(folder) if one not in graded]

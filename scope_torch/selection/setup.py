@@ -142,7 +142,7 @@ class Setup:
     repeats: int
     concurrency: int
     at_a_time: Mapping[str, int]
-    earlier: Sequence[Path | str]
+    earlier: Sequence[Path]
     logged: LoggedReference | None
     sample: Sequence[int] | None
 
@@ -173,6 +173,7 @@ def set_up(given: Arguments) -> Setup:
     needs_base = given.optimizer is None
     earlier = given.continue_from or ()
     earlier = [earlier] if isinstance(earlier, Path | str) else list(in_order(earlier))
+    earlier = [Path(path).absolute() for path in earlier]  # the app may enter another folder
     if not needs_base:
         _check_defaults(given)
     hour_usd = _optional_number("hour_usd", given.hour_usd)
@@ -200,7 +201,7 @@ def set_up(given: Arguments) -> Setup:
         )
     searched, held_out = split(items, checked_number("holdout", given.holdout), seed)
     problem = _unmeasured(given, llms, len(searched), reference_of(reference, llms))
-    folder = None if given.run_dir is None else Path(given.run_dir)
+    folder = None if given.run_dir is None else Path(given.run_dir).absolute()
     refuse_itself(earlier, folder)
     sample = None if logged is not None else sample_of(given, problem, folder, seed)
     if given.optimizer is not None:

@@ -50,6 +50,19 @@ def test_a_file_of_the_user_stays(tmp_path, name):
     assert (tmp_path / name).read_text() == '{"mine": 1}'
 
 
+def test_a_system_may_enter_another_folder(tmp_path, monkeypatch):
+    class Enters(CountingEvaluator):
+        def evaluate(self, requests):
+            os.chdir("/")
+            return super().evaluate(requests)
+
+    for paid in (True, False):
+        monkeypatch.chdir(tmp_path)
+        result = search(Enters(TASK), "run")
+        assert (result.run_dir, result.replayed == 0) == (tmp_path / "run", paid)
+        assert (tmp_path / "run/result.json").exists()
+
+
 @pytest.mark.parametrize(
     ("every", "concurrency", "batch_size"),
     [(1, 1, 1), (3, 1, 4), (3, 3, 1), (3, 3, 4), (10, 1, 1), (10, 3, 4)],

@@ -1,6 +1,7 @@
 """`recheck`: days of draws in one directory, alarms, what is paid, prices, logged traces."""
 
 import json
+import os
 import random
 from datetime import date
 
@@ -50,6 +51,23 @@ def on(monkeypatch, day):
             return cls(2026, 11, day)
 
     monkeypatch.setattr("scope_torch.selection.recheck.date", Day)
+
+
+def test_the_draws_stay_in_the_folder_if_the_app_enters_another_one(tmp_path, monkeypatch):
+    provider = Provider()
+
+    def enters(models, text):
+        os.chdir("/")
+        return provider(models, text)
+
+    for number in (25, 50):
+        monkeypatch.chdir(tmp_path)
+        found = look(enters, "watch")
+        assert (len(found.pairs), found.num_new, found.total_usd) == (
+            number,
+            25,
+            pytest.approx(0.001 * number, rel=1e-12),
+        )
 
 
 def test_a_change_of_the_provider_is_an_alarm(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import random
 from contextlib import ExitStack
 from datetime import date, datetime
@@ -190,6 +191,25 @@ def test_a_larger_budget_goes_on(tmp_path):
     assert small.stop_reason == "budget"
     assert len(large.history) > len(small.history)
     assert ("pro", "pro") not in {llms for llms, _ in app.calls}
+
+
+def test_an_app_may_enter_another_folder(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    app = App()
+
+    def enters(models, text):
+        os.chdir(tmp_path / "elsewhere")
+        return app(models, text)
+
+    for folder, earlier in (("june", ()), ("july", "june")):
+        how = {"run_dir": folder, "continue_from": earlier, "holdout": 0.1}
+        for _ in range(2):
+            monkeypatch.chdir(tmp_path)
+            result = st.select(enters, **settings(**how))
+            assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+        assert result.run_dir == tmp_path / folder
+        app.calls.clear()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_an_asynchronous_app_with_tokens_and_prices():
