@@ -337,6 +337,12 @@ def is_graded_otherwise(path: Path, evaluator: Evaluator) -> bool:
     return graded_otherwise(_settings_of(path)["evaluator"], evaluator, path)
 
 
+def had_reference(path: Path, problem: SelectionProblem) -> bool:
+    """Whether the reference of an older run was that of a problem."""
+    old = recorded_problem(_settings_of(path))
+    return old.names(old.theta_ref) == problem.names(problem.theta_ref)
+
+
 def _number_in(folder: Path) -> int:
     return len(facts_of(folder, "queries.json").get("queries", ()))
 

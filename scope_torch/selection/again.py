@@ -18,7 +18,7 @@ from scope_torch.runs.asked import replayed
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.measure import keep_repeats, measure, repeats_in
-from scope_torch.runs.older import is_graded_otherwise
+from scope_torch.runs.older import had_reference, is_graded_otherwise
 from scope_torch.selection.setup import Setup
 
 logger = logging.getLogger(__name__)
@@ -93,14 +93,20 @@ def ask_again(
 def _known(setup: Setup, evaluator: Evaluator) -> Repeats | None:
     """Those that this run has taken over, or may take over from older ones.
 
-    That is the latest one that saw a change: 30 answers that stay say little against one.
+    That is the latest one that saw a change: 30 answers that stay say little against one, and
+    nothing of another reference.
     """
     own = setup.folder
     if own is not None and (found := repeats_in(own)) is not None:
         return found
     older = [(path, repeats_in(path)) for path in map(Path, reversed(setup.earlier))]
     others = {path for path, one in older if one and is_graded_otherwise(path, evaluator)}
-    told = [one for path, one in older if one is not None and path not in others]
+    told = [
+        one
+        for path, one in older
+        if one is not None and path not in others
+        if one.changed or had_reference(path, setup.problem)
+    ]
     changed = [str(path) for path, one in older if path in others and one and one.changed]
     if setup.given.repeats == 0 and changed:
         logger.warning(

@@ -210,6 +210,16 @@ def test_of_several_older_runs_the_one_that_saw_a_change_counts(tmp_path):
     assert result.report["flips"]
 
 
+def test_second_answers_of_another_reference_say_nothing(tmp_path):
+    selected(App(), run_dir=tmp_path / "june")
+    app, mini = App(), dict.fromkeys(("plan", "solve"), "mini")
+    how = {"continue_from": tmp_path / "june", "run_dir": tmp_path / "july", "reference": mini}
+    july = selected(app, **how)
+    assert july.bill.again_usd == pytest.approx(30 * App.cost(mini))
+    assert {one.theta for one in july.reference_again} == {july.problem.theta_ref}
+    assert july.varies.asked == len(july.reference_again) == 30
+
+
 def test_another_metric_does_not_make_answers_fixed(tmp_path, caplog):
     selected(Varying(0.2, seed=1), run_dir=tmp_path / "june")
     how = {"continue_from": tmp_path / "june", "metric": st.metrics.contains}
