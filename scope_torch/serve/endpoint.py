@@ -120,6 +120,11 @@ class Endpoint:
             raise InputError(f"timeout_s={timeout_s!r} must be a number of seconds above 0")
         if not 0 <= port < 2**16:
             raise InputError(f"port={port} must be from 0 to {2**16 - 1}; 0 takes a free one")
+        unchecked: Any = prices
+        if not (unchecked is None or isinstance(unchecked, PriceList)):
+            raise InputError(
+                f"prices={unchecked!r:.80} must be a PriceList, such as PriceList('prices.toml')"
+            )
         if prices is not None and prices.batch:
             raise InputError(
                 "prices=PriceList(batch=True) and an endpoint: it forwards live calls, which cost "

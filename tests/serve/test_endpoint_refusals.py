@@ -159,6 +159,7 @@ def test_pages_of_other_sites(upstream, header, value, status):
         ({"timeout_s": 0}, "timeout_s=0 must be"),
         ({"timeout_s": float("nan")}, "timeout_s=nan must be"),
         ({"port": 70000}, "port=70000 must be from 0"),
+        ({"prices": "prices.toml"}, "prices='prices.toml' must be a PriceList, such as"),
         ({"extra_body": {"model": "x"}}, "the application decides"),
         ({"extra_body": {"x": float("inf")}}, "cannot be sent as JSON"),
         ({"chosen": {"planner": "gpt-nobody-knows"}}, "gpt-nobody-knows"),
