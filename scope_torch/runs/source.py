@@ -15,6 +15,7 @@ from scope_torch.observation import History, Observation, Request
 from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.evaluator import Evaluator, LosesCalls, kept_answers
 from scope_torch.runs.journal import Journal
+from scope_torch.runs.opening import BEGUN
 
 _RequestKey = tuple[tuple[int, ...], int, int]  # a Request, or a plain tuple equal to one
 
@@ -226,10 +227,12 @@ class ObservationSource:
         unexpected = self._unused.difference(asked)
         if unexpected and self._journal is not None:
             path = self._journal.path
+            # What a selection measures lies in its directory, which alone can be continued from.
+            root = next((one for one in path.parents if (one / BEGUN).exists()), path.parent)
             raise InputError(
                 f"{path} has {len(unexpected)} observations that this search does not ask for, "
                 f"such as {min(unexpected)}; choose {ANOTHER_RUN_DIR} to search anew. With "
-                f"continue_from={str(path.parent)!r} select, scope and scope_joint know them, and "
+                f"continue_from={str(root)!r} select, scope and scope_joint know them, and "
                 "pay for none of them twice"
             )
 

@@ -220,6 +220,13 @@ def test_second_answers_of_another_reference_say_nothing(tmp_path):
     assert july.varies.asked == len(july.reference_again) == 30
 
 
+def test_another_seed_is_refused_with_the_run_that_can_be_continued_from(tmp_path):
+    selected(App(), run_dir=tmp_path / "june")
+    with pytest.raises(InputError, match="does not ask for") as caught:
+        selected(App(), run_dir=tmp_path / "june", seed=1)
+    assert f"With continue_from={str(tmp_path / 'june')!r} select" in str(caught.value)
+
+
 def test_another_metric_does_not_make_answers_fixed(tmp_path, caplog):
     selected(Varying(0.2, seed=1), run_dir=tmp_path / "june")
     how = {"continue_from": tmp_path / "june", "metric": st.metrics.contains}
