@@ -12,6 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
+from scope_torch.cli.saying import say
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback
@@ -114,7 +115,7 @@ class InterruptedSummary(Callback):
         if problem is None or not isinstance(error, KeyboardInterrupt):
             return
         llms = ", ".join(f"{m}: {llm}" for m, llm in problem.names(self._theta_out).items())
-        print(
+        say(
             f"{problem.name} {self._method}, interrupted: {llms}\n  spent {self._spend_usd:.3g} "
             f"of {self._budget_usd:.3g} USD on {self._num_observations} observations"
             f"\n  {self._run_dir}"

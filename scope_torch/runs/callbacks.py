@@ -93,14 +93,23 @@ class Callback:
 
 
 @contextmanager
-def keeping_the_result(callback: Callback, run_dir: Path | None) -> Generator[None, None, None]:
-    """An error of a callback once the search has ended loses no result that is in no directory."""
+def keeping_the_result(
+    callback: Callback, run_dir: Path | None, ended_by: BaseException | None = None
+) -> Generator[None, None, None]:
+    """An error of a callback once the search has ended loses no result that is in no directory.
+
+    Nor does it hide what ended the search: after a hidden Ctrl-C a sweep would begin its next job.
+    """
     try:
         yield
     except Exception:
-        if run_dir is not None:
+        name = type(callback).__name__
+        if ended_by is not None:
+            logger.exception("%s failed after %s", name, type(ended_by).__name__)
+        elif run_dir is not None:
             raise
-        logger.exception("%s failed at the end; the result stands", type(callback).__name__)
+        else:
+            logger.exception("%s failed at the end; the result stands", name)
 
 
 def closer(
@@ -109,7 +118,7 @@ def closer(
     """Closes a callback at the exit of a context."""
 
     def close(_: Any, error: BaseException | None, __: Any) -> None:
-        with keeping_the_result(callback, run_dir):
+        with keeping_the_result(callback, run_dir, error):
             callback.close(error)
 
     return close

@@ -32,7 +32,9 @@ from reliability.children import (
     started,
 )
 
-from scope_torch.cli.interrupts import second_interrupt_ends
+from scope_torch.cli.interrupts import InterruptedSummary, second_interrupt_ends
+from scope_torch.methods import make_scope
+from scope_torch.tasks.synthetic import synthetic_task
 
 
 def arguments(url: str) -> list[str]:
@@ -126,6 +128,18 @@ def test_a_signal_stops_a_search_as_ctrl_c_does(tmp_path, number):
     (path,) = (tmp_path / "run").rglob("journal.jsonl")
     assert len(journaled(path.parent)) == 20
     assert not (path.parent / "result.json").exists()
+
+
+def test_an_interrupt_is_none_the_less_one_if_nobody_reads(monkeypatch):
+    """As in `scope-torch ... | tee log`: Ctrl-C ends `tee` too."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    task = synthetic_task(num_queries=5)
+    summary = InterruptedSummary(Path("run"))
+    summary.start(task.problem, make_scope(task.problem, base="nano", seed=0), 1.0)
+    with open(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        summary.close(KeyboardInterrupt())
 
 
 def test_a_second_signal_of_any_kind_ends_at_once(tmp_path):

@@ -184,6 +184,22 @@ def test_a_callback_that_fails_at_the_end_loses_no_result(tmp_path, method, capl
         search(run_dir=tmp_path, callbacks=[bad])
 
 
+def test_a_callback_that_cannot_close_hides_no_interrupt(tmp_path, caplog):
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    def fail(*args):
+        raise BrokenPipeError
+
+    log, bad = Log(), Log()
+    log.changed, bad.close = interrupt, fail
+    for run_dir in (tmp_path, None):
+        with pytest.raises(KeyboardInterrupt):  # or a sweep would begin its next job
+            search(run_dir=run_dir, callbacks=[log, bad])
+        assert caplog.messages.pop() == "Log failed after KeyboardInterrupt"
+        caplog.clear()
+
+
 def test_callbacks_and_journal_are_closed_whatever_fails(tmp_path, monkeypatch):
     journals: list[Journal] = []
 
