@@ -7,9 +7,15 @@ import sys
 
 
 def say(text: str) -> None:
-    """Prints a text at once; if nobody reads it, nothing is wrong: what was done stays done."""
+    """Prints a text at once; if nobody reads it, nothing is wrong: what was done stays done.
+
+    Letters that the output cannot show, as a name of an LLM in ASCII, become their codes.
+    """
     try:
         print(text, flush=True)
+    except UnicodeEncodeError:
+        encoding = sys.stdout.encoding
+        say(text.encode(encoding, "backslashreplace").decode(encoding))
     except BrokenPipeError:
         say_no_more()
 

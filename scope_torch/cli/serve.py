@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from scope_torch.cli.saying import say
 from scope_torch.errors import InputError
 from scope_torch.llm.keys import key_of
 from scope_torch.llm.price_list import PriceList
@@ -52,19 +53,19 @@ def serve(endpoint: Endpoint) -> None:
     chosen, *fallbacks = endpoint.chain.entries
     try:
         with endpoint:
-            print(f"{endpoint.url}/v1 answers until Ctrl-C for these models:")
+            say(f"{endpoint.url}/v1 answers until Ctrl-C for these models:")
             if endpoint.token_is_random:
-                print(f"  with the key {endpoint.token}")
+                say(f"  with the key {endpoint.token}")
             for module, llm in chosen.items():
-                print(f"  scope/{module} -> {llm}", flush=True)
+                say(f"  scope/{module} -> {llm}")
             for one in fallbacks:
                 told = ", ".join(f"{module}={llm}" for module, llm in one.items())
-                print(f"  where an LLM fails: {told}", flush=True)
+                say(f"  where an LLM fails: {told}")
             threading.Event().wait()
     except KeyboardInterrupt:
         pass
     finally:
-        print(totals(endpoint.ledger, chosen), flush=True)
+        say(totals(endpoint.ledger, chosen))
 
 
 def totals(ledger: Ledger, chosen: Mapping[str, str]) -> str:

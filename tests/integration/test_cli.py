@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ import scope_torch
 from scope_torch.cli import COMMANDS, evaluate
 from scope_torch.cli import report as report_script
 from scope_torch.cli.compose import compose
+from scope_torch.cli.saying import say
 from scope_torch.runs.finished import load_runs
 
 LLMS = ("a-nano", "b-mini", "c-pro")
@@ -555,6 +557,14 @@ def test_what_is_done_is_done_if_nobody_reads_what_is_printed(cli, tmp_path, wor
     assert ended.returncode == 0, ended.stderr
     assert "Error" not in ended.stderr
     assert words[0] == "--version" or list(Path("outputs").rglob("result.json"))
+
+
+def test_what_the_output_cannot_show_is_told_by_its_code(monkeypatch):
+    """As with PYTHONIOENCODING=ascii: a search that has ended is no error for its names."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    say("t\u00e2che: na\u00f1o")
+    assert written.getvalue() == b"t\\xe2che: na\\xf1o\n"
 
 
 @pytest.mark.slow
