@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from scope_torch.cli.executors import executor_of
+from scope_torch.cli.interrupts import second_interrupt_ends
 from scope_torch.cli.saying import say
 from scope_torch.errors import InputError, printable
 from scope_torch.files import check_folder, write_atomically
@@ -39,17 +40,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     ended("check", lambda: checked(asked), kept)
 
 
+@second_interrupt_ends()
 def ended(
     command: str, act: Callable[[], CheckResult | RecheckResult | str], kept: str
 ) -> NoReturn:
     """Prints what was found, and exits with its status; with 2 after any error.
 
-    So status 1 is a verdict, and never the crash of an application.
+    So status 1 is a verdict, and never the crash of an application. Any signal that ends a search
+    cleanly ends this so, too: the calls in flight are waited for.
 
     Args:
         command: Its name.
         act: Does it; a text says that there is nothing to do, which is status 0.
-        kept: What to say after Ctrl-C.
+        kept: What to say after Ctrl-C or another such signal.
     """
     try:
         found = act()

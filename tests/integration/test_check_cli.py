@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -278,6 +279,23 @@ def test_an_interrupt_says_how_to_go_on(folder, capsys, monkeypatch):
     monkeypatch.setattr("scope_torch.cli.check.check", interrupted)
     assert check("--run-dir", "run") == 130
     assert capsys.readouterr().err == "interrupted; the same command goes on\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_wait_for_the_calls_in_flight_too(folder, capsys, monkeypatch, number):
+    own = APP.replace(
+        "    llm, number", f"    os.kill(os.getpid(), {number.value})\n    llm, number"
+    )
+    Path("my_app.py").write_text(f"import os\n{own}")
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        assert check("--run-dir", "run") == 128 + number
+    finally:
+        for one, handler in before.items():  # a second signal would end the process
+            signal.signal(one, handler)
+    assert capsys.readouterr().err == "interrupted; the same command goes on\n"
+    kept = [path.read_text().splitlines() for path in Path("run").rglob("journal.jsonl")]
+    assert sum(map(len, kept)) == num_calls() > 0
 
 
 @pytest.mark.slow
