@@ -31,7 +31,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import per_thousand, percent, plain, threshold
 from scope_torch.results.metrics import is_feasible
 from scope_torch.runs.deployment import compare
-from scope_torch.runs.directory import write_json
+from scope_torch.runs.directory import read_result, write_json
 from scope_torch.runs.measured import FILE, Measured, measure_results, measurement
 from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.tasks import Task
@@ -211,9 +211,9 @@ def _text(blocks: Sequence[Sequence[str]]) -> str:
 
 def _theta_out(run_dir: Path, task: Task) -> list[str]:
     try:
-        theta_out = json.loads((run_dir / "result.json").read_text())["theta_out"]
+        theta_out = read_result(run_dir / "result.json")["theta_out"]
         return [theta_out[module] for module in task.problem.modules]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, KeyError) as error:
         raise InputError(
             f"{run_dir} holds no finished run of {task.problem.name} ({error!r})"
         ) from None

@@ -22,6 +22,7 @@ from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.errors import InputError
 from scope_torch.observation import Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.hashes import with_hashes
 from scope_torch.tasks.synthetic import synthetic_task
 from scope_torch.tasks.table import table_task
 
@@ -244,10 +245,18 @@ def test_theta_of_a_finished_run(call, tmp_path):
     assert status == 2
     assert "holds no finished run of data_imputation" in err
     theta = dict(zip(("parse", "cloze", "answer"), THETA, strict=True))
-    (run_dir / "result.json").write_text(json.dumps({"theta_out": theta}))
+    told = dict.fromkeys(("task", "method", "basis", "stop_reason", "settings_hash"), "")
+    told |= dict.fromkeys(("reference_cost_usd", "s_0", "budget_usd", "spend_usd"), 0.5)
+    told |= {"num_queries": 1, "num_observations": 1, "theta_out_codes": [], "paths": {}}
+    text = json.dumps(with_hashes({**told, "theta_out": theta, "timing": {}}))
+    (run_dir / "result.json").write_text(text)
     status, out, err = call(evaluate.main, *arguments)
     assert (status, err) == (0, "")
     assert "parse: GPT-5-nano, cloze: GPT-4.1 Nano, answer: GPT-5-mini, on 86" in out
+    (run_dir / "result.json").write_text(text.replace("GPT-5-nano", "GPT-5.2"))
+    status, out, err = call(evaluate.main, *arguments)
+    assert (status, out) == (2, "")
+    assert "is damaged (its content does not match its hashes)" in err
 
 
 @pytest.mark.parametrize(
