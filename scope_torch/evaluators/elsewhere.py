@@ -41,6 +41,7 @@ Call = Callable[..., tuple[Any, float]]  # as a function, and says how many seco
 Made = Executor | Callable[[], Executor]
 
 MOST_LOST = 3  # times that a call is asked again because its worker was lost
+PAUSE_S = 0.5  # before that
 
 
 class WorkerLost(Exception):

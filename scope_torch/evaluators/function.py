@@ -8,7 +8,6 @@ import logging
 import math
 import reprlib
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,10 +19,10 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.booked import booked, told_usd
 from scope_torch.evaluators.calling import called
-from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, asked_again, timed
+from scope_torch.evaluators.elsewhere import PAUSE_S, Elsewhere, WorkerLost, asked_again, timed
 from scope_torch.evaluators.retired import retired_in
 from scope_torch.evaluators.returned import System, ends_all, number, usd_of
-from scope_torch.evaluators.window import ending, fulfil, in_window
+from scope_torch.evaluators.window import GivenUp, ending, fulfil, in_window
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
@@ -55,8 +54,7 @@ class FunctionEvaluator:
             be `async def`: all its calls run on one event loop, so they must not block it; see
             `event_loop`. An `Application` has its metric called when its own cost is booked.
         queries: The Q queries; each is passed to `system` as it is.
-        concurrency: Calls in flight at a time, each in a thread. Only batches of requests can run
-            concurrently: Calibrate's rounds, and the j-loop if `batch_size` is above 1.
+        concurrency: Calls in flight at a time, each in a thread, where a search asks for several.
         name: Identifies the system; None for the name of the function. A journal is only resumed
             with the same name, queries and metric (of an `Application`), so change the name when
             you change the function.
@@ -146,7 +144,7 @@ class FunctionEvaluator:
         self._answers = dict[tuple[tuple[int, ...], int], Observation]()
         self._asking = set[tuple[tuple[int, ...], int]]()
         self._paid: set[tuple[tuple[int, ...], int, str | None]] = set()
-        self.most_usd = 0.0
+        self.most_usd, self._stopped = 0.0, threading.Event()  # then no further call may start
         self.retired, self._warned_of = dict[str, str](), set[tuple[str | None, tuple[int, ...]]]()
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Observation]:
@@ -156,12 +154,13 @@ class FunctionEvaluator:
             InputError: If the function returns something else than a quality and a cost.
         """
         observe = self._observe_once if self.deterministic else self._observe
-        pool = ThreadPoolExecutor(self.concurrency)
+        pool, self._stopped = ThreadPoolExecutor(self.concurrency), threading.Event()
         try:
             yield from in_window(
                 lambda request, future: pool.submit(fulfil, future, observe, request),
                 requests,
                 self.concurrency,
+                self._stopped,
             )
         finally:
             pool.shutdown(wait=False)
@@ -287,7 +286,8 @@ class FunctionEvaluator:
                     return None, lost_usd, error
                 wait_s, named = self._retry_wait_s * 2**attempt, self._named(request)
                 logger.warning("the %s raised %r for %s; retry in %g s", who, error, named, wait_s)
-            time.sleep(wait_s)
+            if self._stopped.wait(wait_s):
+                return None, lost_usd, GivenUp()
             attempt += 1
 
     def _lose(self, who: str, request: Request, error: WorkerLost) -> None:
@@ -297,6 +297,8 @@ class FunctionEvaluator:
         lost, usd = Observation(*request[:2], 0.0, 0.0, request.replicate, lost=0), usd_of(error)
         part, failed = ("cost_usd", "app") if who == "system" else ("judge_usd", "metric")
         self._elsewhere.lost.append(replace(lost, failed=failed, **{part: usd}))
+        if self._stopped.wait(PAUSE_S):  # a signal to all processes ends the workers first
+            raise GivenUp
 
     def _failed(self, paid: Observation, error: BaseException) -> Observation:
         """An observation of quality 0; or the end of the search.
@@ -373,10 +375,9 @@ class FunctionEvaluator:
     def describe_prices(self) -> dict[str, Any] | None:
         """See `HasPrices`; None without a price list, or if it lacks an LLM: costs are given."""
         names = dict.fromkeys(llm for llms in self.problem.llms for llm in llms)
-        try:
+        with contextlib.suppress(InputError):
             return None if self._prices is None else self._prices.describe(names)
-        except InputError:
-            return None
+        return None
 
     def fingerprint(self) -> str:
         """The name with a hash of the queries, and what tells the metric from others."""

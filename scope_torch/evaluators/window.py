@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -16,22 +17,27 @@ _POLL_S = 0.2  # how often to look for an interrupt of the user
 
 
 class PaidCallFailed(Exception):
-    """A call that raised after it was paid for.
+    """A call that raised after it was paid for, or was given up.
 
     Args:
-        error: What it raised, which ends the search.
-        paid: What it has cost, as an observation that is `lost`.
+        error: What it raised, which ends the search; None if it was given up.
+        paid: What it has cost, as an observation that is `lost`; None if nothing.
     """
 
-    def __init__(self, error: BaseException, paid: Observation) -> None:
+    def __init__(self, error: BaseException | None, paid: Observation | None) -> None:
         super().__init__(error)
         self.error, self.paid = error, paid
+
+
+class GivenUp(BaseException):
+    """A call that failed is not made again, because no further call may start."""
 
 
 def in_window(
     start: Callable[[Request, Future[Observation]], object],
     requests: Iterable[Request],
     concurrency: int,
+    stopped: threading.Event | None = None,
 ) -> Iterator[Observation]:
     """Observes all requests and yields the observations in the order in which they arrive.
 
@@ -47,6 +53,8 @@ def in_window(
             begun and never will, or it is waited for.
         requests: The requests.
         concurrency: Calls in flight at a time.
+        stopped: Set here once no further call may start: those in flight may then be given up, see
+            `ending`. That is after an error or an interrupt, or if `requests.is_over` says so.
 
     Examples:
         >>> from concurrent.futures import ThreadPoolExecutor
@@ -67,6 +75,8 @@ def in_window(
     while True:
         try:
             while True:  # within `try`: Python looks for interrupts where a loop begins again
+                if stopped and (error is not None or getattr(requests, "is_over", False)):
+                    stopped.set()
                 while error is None and len(in_flight) < concurrency:
                     request = next(waiting, None)
                     if request is None:
@@ -115,8 +125,14 @@ def in_window(
 
 
 def ending(error: BaseException, paid: Observation) -> BaseException:
-    """What to raise to end the search with an error; nothing that was paid is forgotten."""
-    return PaidCallFailed(error, replace(paid, lost=0)) if paid.paid_usd else error
+    """What to raise to end the search with an error; nothing that was paid is forgotten.
+
+    A call that was `GivenUp` has no error of its own: the search ends for another reason.
+    """
+    lost = replace(paid, lost=0) if paid.paid_usd else None
+    if isinstance(error, GivenUp):
+        return PaidCallFailed(None, lost)
+    return error if lost is None else PaidCallFailed(error, lost)
 
 
 def fulfil(

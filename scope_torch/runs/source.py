@@ -307,8 +307,13 @@ class _Given(deque[Request]):
     def __iter__(self) -> Iterator[Request]:
         return self
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no further call may start, also none that is made again."""
+        return _is_over(self._deadline)
+
     def __next__(self) -> Request:
-        if _is_over(self._deadline):
+        if self.is_over:
             raise StopIteration
         try:
             return self.popleft()

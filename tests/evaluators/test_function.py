@@ -1,5 +1,6 @@
 """Systems that are asynchronous, raise, return something wrong, or answer always the same."""
 
+import _thread
 import asyncio
 import json
 import logging
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +22,7 @@ from llm.fake_endpoint import only_loopback  # noqa: F401
 from tables import make_task
 
 from scope_torch.errors import InputError
+from scope_torch.evaluators.elsewhere import Elsewhere
 from scope_torch.evaluators.event_loop import result_of
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.llm.prices import LLMInfo
@@ -283,6 +286,45 @@ def test_retry_gives_up(max_retries, calls):
     observations = collect(evaluator_of(system, **settings).evaluate(EVERY), TimeoutError)
     assert system.calls == calls
     assert [o.query for o in observations] == [0, 1]
+
+
+def test_after_an_interrupt_nothing_is_asked_again():
+    calls = Counter[str]()
+
+    def dear(assignment, query):
+        calls[query] += 1
+        if len(calls) == 3:
+            _thread.interrupt_main()
+            error = TimeoutError("no reply in 60 s")
+            error.cost_usd = 0.5
+            raise error
+        return answer(assignment, query)
+
+    evaluator = evaluator_of(dear, on_error="retry", retry_wait_s=1.0)
+    *kept, lost = collect(evaluator.evaluate(EVERY), KeyboardInterrupt)
+    assert (calls.total(), [o.query for o in kept]) == (3, [0, 1])
+    assert (lost.query, lost.lost, lost.paid_usd) == (2, 0, 0.5)
+
+
+class Terminal(Executor):
+    """Closing it ends the workers, too."""
+
+    num_calls = 0
+
+    def submit(self, *_, **__):
+        self.num_calls += 1
+        future = Future()
+        future.set_exception(OSError("the worker is gone"))
+        _thread.interrupt_main()
+        return future
+
+
+@pytest.mark.parametrize("on_error", ["raise", "zero"])
+def test_after_an_interrupt_no_lost_worker_is_replaced(on_error):
+    executor = Terminal()
+    evaluator = evaluator_of(answer, elsewhere=Elsewhere(executor), on_error=on_error)
+    assert collect(evaluator.evaluate(EVERY), KeyboardInterrupt) == []
+    assert (executor.num_calls, len(evaluator.take_lost())) == (1, 1)
 
 
 def test_zero_gives_quality_0_and_says_so(caplog):

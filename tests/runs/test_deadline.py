@@ -100,6 +100,25 @@ def test_what_it_was_when_time_was_over_says_nothing_of_a_search_that_goes_on(tm
     assert read_run(tmp_path).status == "finished"
 
 
+def test_a_call_that_failed_is_not_made_again_after_it(tmp_path):
+    clock = Clock()
+
+    def system(assignment, query):
+        found = clock.system(assignment, query)
+        if clock.calls == 7:
+            error = TimeoutError("no reply in 60 s")
+            error.cost_usd = 1e-9
+            raise error
+        return found
+
+    evaluator = FunctionEvaluator(TASK.problem, system, QUERIES, on_error="retry", name="timed")
+    more = {"run_dir": tmp_path, "time_limit": Deadline(7, clock)}
+    cut = run(TASK.problem, TASK.scope(1), evaluator, TASK.budget(6), **more)
+    assert (clock.calls, len(cut.history), cut.stop_reason) == (7, 6, TIME_IS_OVER)
+    assert [one.paid_usd for one in cut.lost] == [1e-9]
+    assert list(searched(Clock(), None, tmp_path).history) == list(WHOLE.history)
+
+
 def test_calls_in_flight_are_waited_for_and_kept(tmp_path):
     clock = Clock()
     cut = searched(clock, 20, tmp_path, concurrency=4)
