@@ -32,7 +32,7 @@ from scope_torch.results.digits import per_thousand, percent, plain, threshold
 from scope_torch.results.metrics import is_feasible
 from scope_torch.runs.deployment import compare
 from scope_torch.runs.directory import read_result, write_json
-from scope_torch.runs.measured import FILE, Measured, measure_results, measurement
+from scope_torch.runs.measured import FILE, FOLDER, Measured, measure_results, measurement
 from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.tasks import Task
 from scope_torch.tracking.heard import HEARD
@@ -120,13 +120,22 @@ def _failed(number: int) -> list[str]:
     return [f"{number} calls gave no reply; these answers count as wrong"] if number else []
 
 
+def _kept_failures(number: int, folder: Path) -> list[str]:
+    if not number:
+        return []
+    return [f"{number} answers failed and count as wrong; without {folder} they are asked again"]
+
+
 def _on_search(
     run: RecordedRun, task: Task, args: argparse.Namespace
 ) -> tuple[dict[str, Any], str]:
     total = args.repeats * run.problem.num_queries * len(_searched(run))
+    num_failed = 0
     with tqdm(total=total, disable=not HEARD.isatty(), file=HEARD) as bar:
 
-        def advance(_: Observation) -> None:
+        def advance(one: Observation) -> None:
+            nonlocal num_failed
+            num_failed += one.failed is not None  # also in an earlier process
             bar.update()
 
         found = measure_results(run, task.evaluator, args.repeats, advance)
@@ -139,7 +148,7 @@ def _on_search(
         _results_table(run.problem, found),
         _curve_table(run.problem, report["curve"]),
         module_table(run.problem, costs),
-        _failed(getattr(task.evaluator, "num_failed", 0)),
+        _kept_failures(num_failed, run.path / FOLDER),
         [f"written to {run.path / FILE}; scope-torch report reads it where the truth is unknown"],
     ]
     return report, _text(blocks)
