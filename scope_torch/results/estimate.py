@@ -167,14 +167,18 @@ class Evidence:
     def outcome(self, theta: tuple[int, ...], name: str) -> float | None:
         """Its average of an outcome, in its unit, on the queries answered; None if unknown.
 
-        Where `name` is a constraint on a quantile: the share of its runs that are within the bound.
+        Where `name` is that of a constraint: of what counts for it, so at most its cap; for one on
+        a quantile the share of its runs that are within the bound.
         """
         if theta == self.problem.theta_ref and name in self.problem.reference_outcomes:
             return self.problem.reference_outcomes[name]
-        share = {limit.name: limit for limit in self.problem.others if limit.is_share}.get(name)
+        limit = {limit.name: limit for limit in self.problem.others}.get(name)
         of_query: dict[int, list[float]] = {}
         for o in self._of.get(theta, ()):
-            if (value := o.outcome(name) if share is None else share.of(o)) is not None:
+            value = o.outcome(name if limit is None else limit.outcome)
+            if limit is not None and (value is not None or o.failed is not None):
+                value = limit.of(o)
+            if value is not None:
                 of_query.setdefault(o.query, []).append(value)
         means = [math.fsum(values) / len(values) for values in of_query.values()]
         return math.fsum(means) / len(means) if means else None

@@ -48,7 +48,7 @@ def looked_at(evidence: Evidence, out: Recommendation) -> list[dict[str, Any]]:
     | `queries` | how many queries it has answered; theta_0 all, before the search |
     | `cost_usd`, `cost_lower`, `cost_upper` | average cost of a query in USD, and its interval |
     | `quality`, `quality_lower`, `quality_upper` | average quality in [0, 1], and its interval |
-    | `latency_s`, ... | average seconds, if measured, and outcome of each constraint |
+    | `latency_s`, ... | average seconds, if measured, and what counts for each constraint |
     | `p95(latency_s) <= 8`, ... | the share of runs that are within the bound of a quantile |
     | `basis` | what the interval of the quality means, see `scope_torch.results.estimate` |
     | `status` | see the table of this module |

@@ -150,11 +150,30 @@ def test_other_outcomes_have_a_column_where_they_were_measured():
         )
         assert table.columns[-len(names) - 2 : -2] == names
         rows = {row["status"]: row for row in table.iter_rows(named=True)}
-        assert rows["choice"]["latency_s"] == 6.0  # of queries 0 and 1
-        assert rows["reference"]["latency_s"] == (1.5 if len(names) > 1 else None)
-        if len(names) > 1:
-            assert rows["choice"]["outcome:status"] == 7.0
+        is_limited = len(names) > 1  # a failed run then counts as the cap
+        assert rows["choice"]["latency_s"] == ((3 + 9 + 90) / 3 if is_limited else 6.0)
+        assert rows["reference"]["latency_s"] == (1.5 if is_limited else None)
+        if is_limited:
+            assert rows["choice"]["outcome:status"] == (7 + 90) / 2
     assert "latency_s" not in joint().table().columns
+
+
+def test_an_outcome_with_a_cap_counts_in_the_table_as_in_the_search():
+    """At most the cap, and the worst of a failed run: as the reference's average does."""
+    latencies = 1.0, 1.0, 100.0
+    problem = SelectionProblem(
+        *("x", ("a",), (("mini", "pro"),), 4, (1,), 1.0, 0.2),
+        epsilon=0.5,
+        constraints=[at_most("latency_s", 4, cap=9)],
+        reference_outcomes={"latency_s": 2.0},
+    )
+    runs = [Observation((0,), q, 0.1, 1.0, latency_s=s) for q, s in enumerate(latencies)]
+    history = History()
+    for one in [*runs, Observation((0,), 3, 0.1, 0.0, failed="app")]:
+        history.append(one)
+    evidence = Evidence(problem, history, [], {}, None)
+    assert evidence.outcome((0,), "latency_s") == (1 + 1 + 9 + 9) / 4
+    assert evidence.outcome((1,), "latency_s") == 2.0
 
 
 def test_disagreements_are_the_queries_of_different_quality():
