@@ -46,6 +46,7 @@ _FOREIGN = {  # first bytes of files that cannot be read: what they are, and the
 }
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _DECIMAL_COMMA = r"^(\s*[+-]?\d*),(\d+([eE][+-]?\d+)?\s*)$"
+_POINT = _DECIMAL_COMMA.replace(",", r"\.")
 _AS_TEXT: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
 
 
@@ -113,8 +114,17 @@ def _read_csv(
         ) from error
     if separator != ";":
         return frame
-    numbers = pl.exclude(*keys) if keys else pl.all()  # where a comma separates no columns
-    return frame.with_columns(numbers.str.replace(_DECIMAL_COMMA, "$1.$2"))
+    numbers = [name for name in frame.columns if name not in keys]  # of names, a comma is a part
+    return frame.with_columns(_with_points(frame[name]) for name in numbers)
+
+
+def _with_points(column: pl.Series) -> pl.Series:
+    """With decimal points for commas; as it is, so that it is no number, if it has both.
+
+    Beside 0.5, 1,234 has four digits; beside 0,5, 1.234 may have.
+    """
+    has_both = column.str.contains(_DECIMAL_COMMA).any() and column.str.contains(_POINT).any()
+    return column if has_both else column.str.replace(_DECIMAL_COMMA, "$1.$2")
 
 
 def _too_long(content: io.BytesIO, separator: str) -> int | None:
@@ -223,9 +233,11 @@ def with_numbers(
         cast = text.cast(pl.Float64, strict=False)
         bad = column.filter(cast.is_null() & column.is_not_null())
         if len(bad):
+            mend = "leave the cell empty if there is none"
+            if "," in str(bad[0]):
+                mend = "write all numbers with a point, or all with a comma between semicolons"
             raise InputError(
-                f"{path}: column {name_in_file!r} has {bad[0]!r}, which is not a number; leave the "
-                "cell empty if there is none"
+                f"{path}: column {name_in_file!r} has {bad[0]!r}, which is not a number; {mend}"
             )
         frame = frame.with_columns(cast.fill_nan(None).alias(name))
     return frame

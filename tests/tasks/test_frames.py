@@ -156,6 +156,11 @@ def test_a_row_without_an_identifier_is_refused(tmp_path, value, at):
         (b'[{"llm": "a"}, 7]', "has '7' in the place of an object"),
         (b"llm;query;quality;cost_usd\na;1;1,000.5;1", "'1,000.5', which is not a number"),
         (b'llm,query,quality,cost_usd\na,1,"0,5",1', "'0,5', which is not a number"),
+        (  # 1234 and 0.2 in one country, 1.234 and 20 in none
+            b"llm;query;quality;cost_usd\na;1;1;1.234\nb;1;1;0,20",
+            "'0,20', which is not a number; write all numbers with a point, or all with a comma",
+        ),
+        (b"llm;query;quality;cost_usd\na;1;1;1,234\nb;1;1;0.5", "'1,234', which is not a number"),
     ],
 )
 def test_what_cannot_be_read_says_how_to_mend_it(tmp_path, content, words):
