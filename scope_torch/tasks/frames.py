@@ -26,6 +26,7 @@ from typing import Any
 import polars as pl
 
 from scope_torch.errors import InputError
+from scope_torch.observation import unique_keys
 from scope_torch.tasks._parquet import decoded_bytes
 from scope_torch.tasks.files import MAX_BYTES, read_decompressed, too_large
 
@@ -48,6 +49,7 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _DECIMAL_COMMA = r"^(\s*[+-]?\d*),(\d+([eE][+-]?\d+)?\s*)$"
 _POINT = _DECIMAL_COMMA.replace(",", r"\.")
 _AS_TEXT: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
+_AS_TEXT["object_pairs_hook"] = unique_keys
 
 
 def read_frame(
@@ -169,6 +171,8 @@ def _objects(content: io.BytesIO, is_list: bool) -> Iterator[dict[str, Any]]:
             continue
         try:
             found: Any = json.loads(line.decode("utf-8-sig"), **_AS_TEXT)
+        except InputError as error:
+            raise ValueError(f"line {number}: {error}") from error
         except ValueError as error:
             raise ValueError(f"line {number} is not JSON ({error})") from error
         for row in found if is_list else [found]:

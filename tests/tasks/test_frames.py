@@ -153,6 +153,7 @@ def test_a_row_without_an_identifier_is_refused(tmp_path, value, at):
         (b'{"llm": "a"}\n{"llm": ', "line 2 is not JSON"),
         (b"\rllm,query,quality,cost_usd\na,1,1,1", "new-line character seen"),
         (b"llm,query,quality,cost_usd\ra,1,1,1", "save it as CSV in UTF-8"),
+        (b'{"llm": "a"}\n{"quality": 0, "quality": 1}', "line 2: the key 'quality' is there twice"),
         (b'[{"llm": "a"}, 7]', "has '7' in the place of an object"),
         (b"llm;query;quality;cost_usd\na;1;1,000.5;1", "'1,000.5', which is not a number"),
         (b'llm,query,quality,cost_usd\na,1,"0,5",1', "'0,5', which is not a number"),
