@@ -37,6 +37,7 @@ from scope_torch.selection.before import logged_reference
 from scope_torch.selection.checks import check_kind, checked_number, checked_size, in_order
 from scope_torch.selection.face import serving
 from scope_torch.selection.pairs import Pairs
+from scope_torch.selection.sampling import warn_of_copies
 from scope_torch.selection.setup import ONLY_MODULE, Setup, constraints_of, set_up
 from scope_torch.selection.steps import by_codes
 from scope_torch.traces.reference import LoggedReference, load_reference
@@ -128,6 +129,8 @@ def check(
     setup.deadline.begin()
     with serving(setup) as (application, make_evaluator):
         application.check(setup.searched)
+        if certificate == "population":
+            warn_of_copies(setup.searched)
         fixed = certificate == "sequence"
         evaluator = make_evaluator(setup.problem, queries=setup.searched, deterministic=fixed)
         found = _run(setup, theta, evaluator, plan)

@@ -64,6 +64,21 @@ def warn_of_known(searched: Sequence[Item], held_out: Sequence[Item]) -> None:
         )
 
 
+def warn_of_copies(searched: Sequence[Item]) -> None:
+    """Warns if queries that stand for tomorrow's are there twice: each counts as a draw."""
+    try:
+        keys = keys_of(item.input for item in searched)
+    except InputError:  # nobody can tell whether they are the same
+        return
+    if copies := len(keys) - len(set(keys)):
+        logger.warning(
+            "%d of %d queries have the input of another one, and each counts as a draw of its own: "
+            "unless they came in as often, give each query once, or what is said of tomorrow's "
+            "queries is wrong more often than it says",
+            *(copies, len(keys)),
+        )
+
+
 def sample_of(
     given: Arguments, problem: SelectionProblem, folder: Path | None, seed: int
 ) -> list[int] | None:

@@ -30,6 +30,7 @@ from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import Optimizer
 from scope_torch.selection.before import Before, held_out_usd, prepare, say
 from scope_torch.selection.held_out import compare_held_out
+from scope_torch.selection.sampling import warn_of_copies
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.progress import ProgressBar
 
@@ -104,12 +105,15 @@ def search(
         how |= {"seed": setup.seed, "call_usd": _call_usd(setup, before), **setup.at_a_time}
         how |= _as_begun(setup.folder)
         make_optimizer = partial(make_scope_joint, budget_usd=left, known=known, **how)
+    optimizer = make_optimizer(problem)
+    if "population_delta" in optimizer.settings():
+        warn_of_copies(setup.searched)
     bar = ProgressBar()
     watching = [*([bar] if setup.shows else []), *given.callbacks]
     parts: tuple[Any, ...] = setup, application, make_evaluator, before, bar
     return run(
         problem,
-        make_optimizer(problem),
+        optimizer,
         evaluator,
         left,
         run_dir=setup.folder,

@@ -160,6 +160,14 @@ def test_a_choice_on_the_same_queries_is_no_sample_for_tomorrow(tmp_path, caplog
     assert "give queries that are new to it" in caplog.text
 
 
+def test_copies_are_no_draws_of_tomorrow(caplog):
+    """Where each of 12 questions is there 4 times, 12 are known and not 48."""
+    pairs = [(f"query {i}", f"QUERY {i}") for i in range(12)] * 4
+    for certificate, number in (("fresh", 0), ("population", 1)):
+        st.check(App(), MINI, **arguments(dataset=pairs, certificate=certificate))
+        assert caplog.text.count("36 of 48 queries have the input of another one") == number
+
+
 def test_fixed_answers_of_a_search_are_not_asked_again(tmp_path):
     st.select(App(), **arguments(run_dir=tmp_path), models=["nano", "mini", "pro"], repeats=0)
     app = App()
