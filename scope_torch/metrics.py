@@ -24,9 +24,10 @@ _NUMBER = re.compile(
     r"(?:(?<!\w)[-+][$€£]?)?(?:(?<!\d,)\d{1,3}(?:,\d{3})+(?!,?\d)|\d+|(?=\.\d))"
     r"(?:\.\d*)?(?:[eE][-+]?\d+)?"
 )
-# What belongs to a number (as in 1.5, 1/2, 10^6, .5, -$5) or to a name (C++, C#); punctuation.
+# What belongs to a number (as in 1.5, 1,5, 1/2, 10^6, .5, -$5; in 1,500 the comma groups digits) or
+# to a name (C++, C#); punctuation.
 _SIGNS = re.compile(
-    r"((?<=\d)(?:[./](?=\d)|\^(?=-?\d))|(?<![\w.])\.(?=\d)"
+    r"((?<=\d)(?:[./](?=\d)|,(?=\d)(?!\d{3}(?!\d))|\^(?=-?\d))|(?<![\w.])\.(?=\d)"
     r"|(?<!\w)-(?=[$€£]?\.?\d)|(?<=[^\W\d_])[+#]+)|[^\w\s]|_"
 )
 
@@ -34,8 +35,9 @@ _SIGNS = re.compile(
 def normalised(text: Any) -> str:
     """A text in lower case without punctuation, articles and surplus white space (as SQuAD does).
 
-    Signs that belong to a number or to a name stay: -1.5 is not 15, and C++ is not C#. An "a" that
-    no word follows is a letter. Where nothing else would be left, the articles or signs stay.
+    Signs that belong to a number or to a name stay: -1.5 and 1,5 are not 15, and C++ is not C#. An
+    "a" that no word follows is a letter. Where nothing else would be left, the articles or signs
+    stay.
 
     Examples:
         >>> normalised(" The Eiffel Tower. "), normalised("The answer is: A.")
