@@ -160,6 +160,8 @@ def _basis(evidence: Evidence, theta: Theta, passed: set[Theta]) -> str | None:
         return "reference" if _reference_holds(problem) else None
     if uses_any(problem.names(theta), report.get("dropped", {})):
         return None  # an LLM that worked may have been retired since
+    if not problem.is_allowed(theta):
+        return None  # an earlier search may have known another rule
     about_tomorrow = report.get("certificate") == "population"
     if evidence.is_known(theta) and not about_tomorrow:
         return "observed" if evidence.is_feasible(theta) else None

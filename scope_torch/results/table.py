@@ -8,6 +8,7 @@
 | `dropped: too poor` | its quality is below the threshold, or was in the bounds of the model |
 | `dropped: too dear` | it costs more than theta_out, or did in the bounds of the model |
 | `dropped: breaks a constraint` | likewise, where there are constraints on other outcomes |
+| `not allowed` | it may not be chosen; an earlier search has observed it |
 | `dropped: its calls fail` | it uses an LLM all of whose calls failed |
 | `undecided` | the search ended during its turn, or its turn settled nothing |
 | `not tried` | observed, but never a candidate: in Calibrate, or by a method without candidates |
@@ -122,6 +123,8 @@ def _status(
     of_cost = problem.objective == "cost"
     worse = "dropped: too dear" if of_cost else "dropped: too poor"
     poor = "dropped: too poor" if not problem.others else "dropped: breaks a constraint"
+    if not problem.is_allowed(theta):
+        return "not allowed"
     if uses_any(problem.names(theta), evidence.report.get("dropped", {})):
         return "dropped: its calls fail"
     if evidence.is_known(theta):

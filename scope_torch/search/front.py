@@ -222,7 +222,7 @@ class _Maker:
             known = (row for row in self._known() if row.quality >= threshold - _ROUNDING)
             rows = [self._reference(), *known]
             for theta, most in certified.items():
-                if most >= threshold and not (self._fails(theta) or self._is_known(theta)):
+                if most >= threshold and not (self._is_out(theta) or self._is_known(theta)):
                     rows.append(self._row(theta, "certified", threshold))
             safe = min(rows, key=lambda row: row.cost_usd)
             best = self._looks_best(threshold)
@@ -241,7 +241,7 @@ class _Maker:
     def _points(self) -> tuple[FrontRow, ...]:
         reference = self._reference()
         seen = [theta for theta, _ in self._answers if theta != reference.theta]
-        seen = [one for one in seen if not self._fails(one)]
+        seen = [one for one in seen if not self._is_out(one)]
         values = [(reference.cost_usd, reference.quality), *map(self._means, seen)]
         kept = non_dominated([cost for cost, _ in values], [quality for _, quality in values])
         rows = [self._row(seen[i - 1]) if i else reference for i in kept]  # slow: intervals
@@ -251,13 +251,17 @@ class _Maker:
             rows = [certified if row.theta == out.theta else row for row in rows]
         return tuple(rows)
 
-    def _fails(self, theta: tuple[int, ...]) -> bool:
-        """Whether an LLM of it was dropped: a call that failed is free, but no bargain."""
-        return uses_any(self._problem.names(theta), self._report.get("dropped", {}))
+    def _is_out(self, theta: tuple[int, ...]) -> bool:
+        """Whether it may not be chosen, as what an earlier search knows; or an LLM was dropped.
+
+        A call that failed is free, but no bargain.
+        """
+        dropped = uses_any(self._problem.names(theta), self._report.get("dropped", {}))
+        return dropped or not self._problem.is_allowed(theta)
 
     def _known(self) -> Iterator[FrontRow]:
         known = (theta for theta, _ in self._answers if self._is_known(theta))
-        yield from (self._row(theta) for theta in known if not self._fails(theta))
+        yield from (self._row(theta) for theta in known if not self._is_out(theta))
 
     def _reference(self) -> FrontRow:
         p = self._problem

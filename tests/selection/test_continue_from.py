@@ -95,6 +95,23 @@ def test_a_new_llm_is_all_that_is_asked(tmp_path):
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+def test_what_may_not_be_chosen_any_more_stands_in_for_nothing(tmp_path):
+    """June's choice is forbidden in July: it is no row of the front, and no fallback."""
+    first(tmp_path)
+
+    def rule(llms):
+        return list(llms.values()) in (["pro", "pro"], ["pro", "mini"])
+
+    _, result = july(tmp_path, allowed=rule)
+    front = result.pareto()
+    assert all(rule(row.llms) for row in (*front.by_loss, *front.points))
+    path = result.save(tmp_path / "models.json", fallbacks=2)
+    assert all(rule(one["models"]) for one in json.loads(path.read_text())["fallbacks"])
+    rows = result.table().to_dicts()
+    forbidden = [row for row in rows if not rule({m: row[m] for m in ("plan", "solve")})]
+    assert {row["status"] for row in forbidden} == {"not allowed"}
+
+
 @pytest.mark.usefixtures("after_june")
 def test_codes_may_differ(tmp_path):
     """Names count, not positions: neither of LLMs nor of modules nor of queries."""
