@@ -256,10 +256,11 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
     """Reads all finished runs below a directory.
 
     Runs of different worlds, tables or experiments are never in one group: where their folders do
-    not say so, their task is named with the experiment, and if need be with a digest.
+    not say so, their task is named with the experiment, and if need be with a digest. A copy of a
+    run in the same group counts no second time.
 
     Returns:
-        The finished runs by group, and a remark for each run that is unfinished or has failed.
+        The finished runs by group, and a remark for each run that is unfinished, failed or a copy.
 
     Raises:
         InputError: If there is no finished run, or a result cannot be read.
@@ -285,9 +286,15 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
     if not found:
         raise InputError(f"no finished run below {output_dir}; run scope-torch first")
     groups: dict[Group, list[FinishedRun]] = {}
+    of_hash: dict[tuple[Group, str], Path] = {}
+    copies: list[str] = []
     for run, group in zip(found, _kept_apart(found, output_dir), strict=True):
-        groups.setdefault(group, []).append(run)
-    remarks = [
+        told = run.result.get("result_hash", str(run.path))  # early versions wrote none
+        if (first := of_hash.setdefault((group, told), run.path)) == run.path:
+            groups.setdefault(group, []).append(run)
+        else:
+            copies.append(f"a copy of {first}, not counted: {run.path}")
+    remarks = copies + [
         f"{status}: {path}"
         for status, name in (("unfinished", "settings.json"), ("failed", "error.log"))
         for path in sorted(p.parent for p in output_dir.rglob(name))

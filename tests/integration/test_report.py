@@ -355,6 +355,15 @@ def test_the_same_run_of_two_experiments_is_not_two(tmp_path):
     assert groups_of(tmp_path) == expected
 
 
+def test_a_copy_of_a_run_is_no_second_one(outputs):
+    folder = outputs / "synthetic" / "scope"
+    before = groups_of(outputs)
+    shutil.copytree(folder / "seed=0", folder / "seed=0.bak")
+    assert groups_of(outputs) == before
+    told = f"a copy of {folder / 'seed=0'}, not counted: {folder / 'seed=0.bak'}"
+    assert load_runs(outputs)[1] == [told]
+
+
 def test_runs_of_one_experiment_in_two_folders_are_one_group(tmp_path):
     for seed in (0, 1):
         searched(tmp_path / f"part{seed}" / "synthetic" / "scope" / f"seed={seed}", seed=seed)
