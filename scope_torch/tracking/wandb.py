@@ -175,10 +175,11 @@ def _told(url: str) -> Generator[None, None, None]:
     """Makes an error of W&B before the search one that the user can mend."""
     try:
         yield
-    except Error as error:
+    except (Error, ValueError) as error:  # pydantic's is of a tag or name that it does not take
+        what = " ".join(str(error).partition("[type=")[0].split())
         raise InputError(
-            f"W&B at {url}: {error} (nothing of the search was paid yet); run `wandb login`, set "
-            "WANDB_API_KEY, or take mode=offline"
+            f"W&B at {url}: {what} (nothing of the search was paid yet); mend what it names, or, "
+            "for a key, run `wandb login`, set WANDB_API_KEY, or take mode=offline"
         ) from error
 
 

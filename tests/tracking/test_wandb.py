@@ -279,6 +279,20 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path):
     assert list((tmp_path / "yours").iterdir()) == []
 
 
+@pytest.mark.parametrize("wrong", [{"tags": ["t" * 80]}, {"project": "a/b"}])
+def test_what_wandb_does_not_take_is_one_line(wrong, tmp_path):
+    problem, known, _ = synthetic_task(num_queries=8)
+    optimizer = make_scope(problem, base="small", seed=0)
+    with pytest.raises(InputError, match=r"^W&B at .*: .*(80 characters|'a/b').*; mend what"):
+        run(
+            problem,
+            optimizer,
+            known,
+            0.1,
+            callbacks=[WandbTracker(**wrong, directory=str(tmp_path))],
+        )
+
+
 def _of_tracker(caplog):
     return [one for one in caplog.records if one.name == "scope_torch.tracking.wandb"]
 
