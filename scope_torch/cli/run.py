@@ -47,6 +47,7 @@ from scope_torch.runs.deadline import TIME_IS_OVER, Deadline
 from scope_torch.runs.deployment import deploy
 from scope_torch.runs.directory import finished_summary, read_json, write_json
 from scope_torch.runs.earlier import known_from
+from scope_torch.runs.journal import is_locked
 from scope_torch.runs.runner import run, run_settings
 from scope_torch.search.known import Known
 from scope_torch.tasks import Task
@@ -145,11 +146,16 @@ def _failed(directory: Path | None, message: str, log: str, *, has_traceback: bo
 
 
 def _write_log(directory: Path | None, log: str) -> Path | None:
-    """Path of the `error.log` written; None if the job has no directory, or the disk fails."""
+    """Path of the `error.log` written; None if the job has no directory, or the disk fails.
+
+    Nor is one written if another process searches there: that search has not failed.
+    """
     if directory is None:
         return None
     path = directory / "error.log"
     try:
+        if is_locked(directory / "journal.jsonl"):
+            return None
         directory.mkdir(parents=True, exist_ok=True)
         write_atomically(path, log)
     except (OSError, InputError):

@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from scope_torch.cli.registry import config_dir
 from scope_torch.cli.run import enter_folder, limit_threads
 from scope_torch.errors import InputError
+from scope_torch.runs.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
 METHODS = sorted(p.stem for p in (Path(config_dir(), "method")).glob("*.yaml"))
@@ -102,6 +103,17 @@ def test_wrong_values_fail_in_their_own_jobs(cli, batch):
     ]
     assert len(results(Path("outputs"))) == 1
     assert cli(*SMALL, "method=scope", "method.alpha=0.3", *batch)[0] == 0
+
+
+def test_a_search_of_another_process_has_not_failed(cli):
+    words = [*SMALL, "method=scope", "seed=0,1"]
+    assert cli(*words)[0] == 0
+    path = next(Path("outputs").rglob("seed=0/journal.jsonl"))
+    path.with_name("result.json").unlink()
+    with contextlib.closing(Journal(path)):
+        status, _, err = cli(*words)
+    assert (status, "in use by another process" in err) == (2, True)
+    assert not list(Path("outputs").rglob("error.log"))
 
 
 @pytest.mark.parametrize("launcher", ["parallel", "slurm", "cluster"])
