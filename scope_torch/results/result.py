@@ -377,6 +377,7 @@ class RunResult:
             of_reference["reference_quality_interval"] = [quality.lower, quality.upper]
         return {
             **of_reference,
+            **({"again_usd": cost_of(self.reference_again)} if self.reference_again else {}),
             **({"preflight_usd": cost_of(self.probe)} if self.probe else {}),
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
             **({"left_out": dict(self.left_out)} if self.left_out else {}),

@@ -19,6 +19,10 @@
 | `s_0`, `epsilon` | the threshold, and the share of the quality that you give up |
 | `spend_usd`, `num_observations` | what the search cost; theta_0 is not charged |
 | `num_repeats`, `repeats_usd` | only for a deterministic function: observations that a kept answer gave without a call, and their part of `spend_usd`, which you did not pay |
+| `reference_usd`, `again_usd`, `preflight_usd` | only of `select`: what theta_0, its second answers and the preflight cost, not in `spend_usd` |
+| `reference_quality_interval`, `repeated_answers`, `left_out` | likewise: s(theta_0) on queries like these; how many second answers changed; runs by module that left it out |
+| `held_out` | only with `holdout`: both averages, their difference, and what the answers cost (`cost_usd`) |
+| `known` | only with `continue_from`: how many old answers are known, and by source and reason how many were left out |
 | `surplus_usd` | cost of calls that were in flight when the budget ended, or of answers to held-out queries that are not compared: paid for, but not used |
 | `surplus` | codes, query and replicate of each such call of the search, if there are any |
 | `judge_usd`, `lost_usd`, `num_lost` | only where it was paid: for grading, in `spend_usd` where the search did it; and for calls that ended an earlier process or were lost with their worker, not in `spend_usd`; `num_lost` of the latter have a cost that nobody knows |

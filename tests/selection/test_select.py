@@ -300,9 +300,13 @@ def test_outputs_are_there_after_a_resume_too(tmp_path):
 
 
 def test_result_json_has_all_that_was_measured(tmp_path):
-    result = st.select(App(), **settings(metric=exactly, run_dir=tmp_path, holdout=0.1))
+    how = {"run_dir": tmp_path, "holdout": 0.1, "repeats": 5}
+    result = st.select(app := App(), **settings(metric=exactly, **how))
     written = json.loads((tmp_path / "result.json").read_text())
     assert written == json.loads(json.dumps(result.summary()))
+    parts = "spend", "reference", "again", "preflight", "surplus"
+    told = sum(written[f"{part}_usd"] for part in parts) - written["repeats_usd"]
+    assert told + written["held_out"]["cost_usd"] == pytest.approx(app.usd(), rel=1e-12)
     assert written["reference_usd"] == pytest.approx(36 * 0.02)
     low, high = written["reference_quality_interval"]
     assert low < result.problem.reference_quality == 1.0 == high
