@@ -51,6 +51,7 @@ def in_words(
         >>> list(in_words(old, new, ["problem.theta_ref"], of_selection=True))
         ['the reference was plan=pro, now plan=nano']
     """
+    has_loss = of_selection or _value(old, "optimizer.name") in ("check", "recheck")
     for key in keys:
         before, after = _value(old, key), _value(new, key)
         name = key.rpartition(".")[2]
@@ -58,7 +59,7 @@ def in_words(
             before, after = before or 1, after or 1
         if name in _WIDTHS and before == 1 and sum(one.endswith(_WIDTHS) for one in keys) > 1:
             continue  # the other one was given: one mend
-        name = (_CALLED | (_CALLED_BY_SELECT if of_selection else {})).get(name, name)
+        name = (_CALLED | (_CALLED_BY_SELECT if has_loss else {})).get(name, name)
         if key == "problem.llms":
             yield from _of_llms(old, new)
         elif key == "problem.theta_ref" or name == "base":

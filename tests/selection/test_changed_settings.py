@@ -68,6 +68,19 @@ def test_a_changed_setting_is_told_as_its_user_wrote_it(done, changes, told):
         assert internal not in text
 
 
+def test_a_check_is_told_in_its_own_words(tmp_path):
+    def check(loss):
+        app, old, new = App(), {"plan": "pro", "solve": "pro"}, {"plan": "mini", "solve": "mini"}
+        how = {"dataset": settings()["dataset"], "metric": settings()["metric"], "budget_usd": 0.1}
+        st.check(app, new, reference=old, max_quality_loss=loss, run_dir=tmp_path, **how)
+
+    check(0.1)
+    told = r"max_quality_loss was 0.1, now 0.2 \(pass max_quality_loss=0.1\)"
+    with pytest.raises(InputError, match=told) as refused:
+        check(0.2)
+    assert "epsilon" not in str(refused.value)
+
+
 def test_the_cause_is_told_before_what_follows_from_it(done):
     how = {"objective": "quality", "max_quality_loss": None}
     with pytest.raises(InputError, match="settings: constraints was None, now") as told:
