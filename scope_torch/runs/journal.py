@@ -12,7 +12,7 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from scope_torch.errors import InputError, cannot_write
@@ -75,6 +75,7 @@ class Journal:
             self._is_whole = True  # False from the start of a write to its end
             self._waiting: list[Observation] = []
             self._written: Observation | None = None  # the last one
+            self.before_first: Callable[[], None] | None = None  # of what is written from now on
         except BaseException:
             self._file.close()
             raise
@@ -104,6 +105,7 @@ class Journal:
         """
         if not self._waiting:
             return
+        self.begin()
         content = to_lines(self._waiting)
         try:
             self._check_that_it_is_there()
@@ -120,6 +122,16 @@ class Journal:
         # In one line: an interrupt comes before all of this or after it.
         size, written = self._size + len(content), self._waiting[-1]
         self._size, self._written, self._waiting, self._is_whole = size, written, [], True
+
+    def begin(self) -> None:
+        """Does what must be done before the first observation is written; once.
+
+        Raises:
+            InputError: If the disk is full or cannot be written.
+        """
+        if self.before_first is not None:
+            self.before_first()
+            self.before_first = None
 
     @property
     def last(self) -> Observation | None:

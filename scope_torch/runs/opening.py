@@ -224,7 +224,11 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 def _update_settings(
     run_dir: Path, settings: dict[str, Any], journal: Journal, evaluator: Evaluator, root: Path
 ) -> None:
-    """Checks the settings against `settings.json`, then writes them there."""
+    """Checks the settings against `settings.json`, and has them written there.
+
+    Those of a run that goes on are only written with its first new observation, or at its end: if
+    it cannot begin, as when a tracker is out of reach, its result stays what it was.
+    """
     path = run_dir / "settings.json"
     settings = json.loads(json.dumps(settings, sort_keys=True))  # tuples become lists, as there
     if path.exists():
@@ -238,10 +242,16 @@ def _update_settings(
                 run_dir,
                 today["evaluator"],
             )
-        if finished_summary(run_dir, settings) is None:
-            # The search goes on: what it was when its budget or time was over says nothing now.
-            (run_dir / "result.json").unlink(missing_ok=True)
-    elif journal.recorded:
+
+        def go_on() -> None:
+            if finished_summary(run_dir, settings) is None:
+                # What it was when its budget or time was over says nothing now.
+                (run_dir / "result.json").unlink(missing_ok=True)
+            write_json(path, settings)
+
+        journal.before_first = go_on
+        return
+    if journal.recorded:
         raise InputError(f"{path} is missing, so {journal.path} cannot be resumed; move it away")
     write_json(path, settings)
 

@@ -140,8 +140,9 @@ def run(
             run_dir=run_dir,
         )
         _warn_of_failures(result)
-        if finish is not None:
-            result = finish(result)
+        result = result if finish is None else finish(result)
+        if journal is not None:
+            journal.begin()
         result.write()
         for callback in callbacks:
             with keeping_the_result(callback, run_dir):

@@ -157,6 +157,24 @@ def test_a_larger_budget_continues_the_run(tmp_path, concurrency):
     assert not three.paid
 
 
+def test_a_larger_budget_that_cannot_begin_takes_no_result_away(tmp_path):
+    class OutOfReach(Callback):
+        def start(self, *_):
+            raise InputError("no server")
+
+    search(CountingEvaluator(TASK), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match="no server"):
+        search(CountingEvaluator(TASK), tmp_path, 2 * BUDGET, callbacks=[OutOfReach()])
+    crash = CountingEvaluator(TASK, crash_after=0)
+    with pytest.raises(Crash):  # as of a wrong key
+        search(crash, tmp_path, 2 * BUDGET)
+    del before["trace.csv"]
+    assert before.items() <= {path.name: path.read_bytes() for path in tmp_path.iterdir()}.items()
+    search(again := CountingEvaluator(TASK), tmp_path)
+    assert not again.paid
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
