@@ -128,3 +128,15 @@ def test_a_theta_of_3e9_configurations(tmp_path):
     assert (one.quality, one.cost_usd) == (1.0, 0.005)
     dearer = replace(table, cost_usd=2 * table.cost_usd)
     assert TableEvaluator(table).fingerprint() != TableEvaluator(dearer).fingerprint()
+
+
+def test_what_an_array_masks_was_not_recorded():
+    mask = [[True, False, False], [False] * 3]
+    cost, quality = (np.ma.masked_array(np.full((2, 3), x), mask) for x in (0.1, 1.0))
+    parts = ("answer",), (("mini", "pro"),), QUERIES, cost, quality
+    with pytest.raises(InputError, match="'mini'}, query 0 must be a number"):
+        RecordedTable(*parts)
+    table = RecordedTable(*parts, partial=True)
+    assert table.problem("demo", ["pro"], 0.1).offered == {(0,): (1, 2)}
+    with pytest.raises(InputError, match="was never recorded"):
+        list(TableEvaluator(table).evaluate([Request((0,), 0)]))
