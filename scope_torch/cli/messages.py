@@ -6,6 +6,7 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from omegaconf.errors import OmegaConfBaseException
@@ -119,10 +120,13 @@ def describe(summary: dict[str, Any]) -> str:
         basis += f" for tomorrow at delta={summary['delta']:g}" if basis == "certified" else ""
     elif summary.get("mode") == "theory":
         basis += ", theory bounds"
+    folder = Path(summary["paths"]["run_dir"])
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
     return (
         f"{summary['task']} {summary['method']} seed {summary['seed']}: {llms}"
         f"\n  {basis}; spent {summary['spend_usd']:.3g} USD on {summary['num_observations']} "
         "observations; "
         f"stopped: {stop_in_words(summary['stop_reason'])}{relative}"
-        f"\n  {summary['paths']['run_dir']}"
+        f"\n  {folder}"
     )

@@ -370,13 +370,13 @@ class RunResult:
 
     def _measured(self) -> dict[str, Any]:
         """What was measured besides the search."""
-        of_reference = dict[str, Any]()
+        found = dict[str, Any]()
         if self.reference is not None:
-            quality = self.reference_quality
-            of_reference["reference_usd"] = cost_of(self.reference)
-            of_reference["reference_quality_interval"] = [quality.lower, quality.upper]
+            low, high = self.reference_quality.lower, self.reference_quality.upper
+            found = {"reference_usd": cost_of(self.reference)}
+            found["reference_quality_interval"] = [low, high]
         return {
-            **of_reference,
+            **found,
             **({"again_usd": cost_of(self.reference_again)} if self.reference_again else {}),
             **({"preflight_usd": cost_of(self.probe)} if self.probe else {}),
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
@@ -387,9 +387,8 @@ class RunResult:
         """How often an answer of the reference changed when it was asked for again."""
         if self.varies is None:
             return {}
-        counts = {"asked": self.varies.asked, "changed": self.varies.changed}
-        interval = list(self.varies.interval)
-        return {"repeated_answers": {**counts, "rate": self.varies.rate, "interval": interval}}
+        told = {name: getattr(self.varies, name) for name in ("asked", "changed", "rate")}
+        return {"repeated_answers": {**told, "interval": list(self.varies.interval)}}
 
     def _population(self) -> dict[str, Any]:
         """About tomorrow's queries; see `tomorrow`."""

@@ -202,7 +202,7 @@ def test_the_command_line_on_a_full_disk(cli, caplog, size, named):
         status, out, err = cli(*TASK, "output_dir=full", draw=draw)
     assert (status, out) == (2, "")
     assert re.fullmatch(
-        rf"scope-torch: cannot write full/\S+/{named}: File too large; make room.+\n", err
+        rf"scope-torch: cannot write \S+/full/\S+/{named}: File too large; make room.+\n", err
     )
     assert cli(*TASK, "output_dir=full", draw=draw)[0] == 0
     assert caplog.text == ""  # the journal was left whole
