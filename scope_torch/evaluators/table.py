@@ -230,7 +230,7 @@ class RecordedTable:
 def _numbers(name: str, values: Any) -> np.ndarray:
     """An array as it is, as fingerprints of old have it; nested lists, tensors and texts as one."""
     if isinstance(values, np.ma.MaskedArray):  # what is masked was not recorded
-        return values.astype(np.float64).filled(np.nan)
+        return np.ma.filled(values.astype(np.float64), np.nan)
     if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         return values
     try:

@@ -373,7 +373,7 @@ class RunResult:
         found = dict[str, Any]()
         if self.reference is not None:
             low, high = self.reference_quality.lower, self.reference_quality.upper
-            found = {"reference_usd": cost_of(self.reference)}
+            found["reference_usd"] = cost_of(self.reference)
             found["reference_quality_interval"] = [low, high]
         return {
             **found,
