@@ -94,7 +94,7 @@ def test_draws_end_it_undecided():
 def test_time_ends_it_undecided(monkeypatch):
     ticks = iter(range(1000))
     monkeypatch.setattr("time.monotonic", lambda: float(next(ticks)))
-    found = st.check(App(), MINI, **arguments(time_limit=6))
+    found = st.check(App(), MINI, **arguments(time_limit=12))
     assert (found.verdict, found.stop_reason) == ("undecided", "time limit")
     assert found.pairs
 

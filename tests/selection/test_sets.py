@@ -19,7 +19,8 @@ setup = st.Selection(
     constraints={"x <= 2 cap 10", "y <= 2 cap 10", "z <= 2 cap 10"},
 )._setup
 items = [item.input for item in setup.searched]
-print(setup.problem.llms, list(map(str, setup.problem.constraints)), setup.earlier, items)
+earlier = [path.name for path in setup.earlier]
+print(setup.problem.llms, list(map(str, setup.problem.constraints)), earlier, items)
 """
 
 
