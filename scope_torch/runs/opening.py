@@ -226,8 +226,8 @@ def _update_settings(
 ) -> None:
     """Checks the settings against `settings.json`, and has them written there.
 
-    Those of a run that goes on are only written with its first new observation, or at its end: if
-    it cannot begin, as when a tracker is out of reach, its result stays what it was.
+    A larger budget is only written with the first new observation, or at the end: if the search
+    cannot go on, as when a tracker is out of reach, its result stays what it was.
     """
     path = run_dir / "settings.json"
     settings = json.loads(json.dumps(settings, sort_keys=True))  # tuples become lists, as there
@@ -249,7 +249,10 @@ def _update_settings(
                 (run_dir / "result.json").unlink(missing_ok=True)
             write_json(path, settings)
 
-        journal.before_first = go_on
+        if settings["budget_usd"] == old["budget_usd"]:
+            go_on()
+        else:
+            journal.before_first = go_on
         return
     if journal.recorded:
         raise InputError(f"{path} is missing, so {journal.path} cannot be resumed; move it away")
