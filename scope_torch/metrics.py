@@ -6,6 +6,7 @@ the cost and quality of a run against the budget see `scope_torch.results.metric
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import string
@@ -99,7 +100,7 @@ def token_f1(expected: Any, output: Any) -> float:
 
 
 def number(relative_tolerance: float = 1e-6) -> Callable[[Any, Any], float]:
-    """A metric that compares the last number of the output with the expected one.
+    """A metric that compares the last number of the output with the expected one; 1/2 is 0.5.
 
     Args:
         relative_tolerance: Numbers that differ by less than this, relative to the larger, agree.
@@ -127,6 +128,15 @@ def number(relative_tolerance: float = 1e-6) -> Callable[[Any, Any], float]:
 
 
 def _last_number(text: Any) -> float | None:
-    found = _NUMBER.findall(str(text).translate(_ALIKE))
-    last = float(re.sub("[,$€£]", "", found[-1])) if found else math.inf
+    told = str(text).translate(_ALIKE)
+    found = list(_NUMBER.finditer(told))
+    last = _value(found[-1]) if found else math.inf
+    parts = [one.span() for one in found[-3:]]
+    slashes = [told[a:b] == "/" for (_, a), (b, _) in itertools.pairwise(parts)]
+    if slashes[-1:] == [True] and slashes != [True, True] and last:  # 1/2, but no date
+        last = _value(found[-2]) / last
     return last if math.isfinite(last) else None  # numbers too large to tell apart are none
+
+
+def _value(number: re.Match[str]) -> float:
+    return float(re.sub("[,$€£]", "", number[0]))

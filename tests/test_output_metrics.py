@@ -85,6 +85,13 @@ def test_a_letter_of_a_choice_is_found_and_an_article_is_not_one():
         ("0.00001", "1e−5", True),
         ("1" * 400, "2" * 400, False),
         ("5", "none", False),
+        ("1/2", "2", False),
+        ("1/2", "It is 0.5.", True),
+        ("0.25", "4 of them, so -1/-4", True),
+        ("7", "14/2 = 7", True),
+        ("2024", "3/4/2024", True),
+        ("2", "1 / 2", True),
+        ("0", "1/0", True),
     ],
 )
 def test_the_last_number_has_its_own_sign_and_commas(expected, output, right):
