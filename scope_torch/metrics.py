@@ -6,7 +6,6 @@ the cost and quality of a run against the budget see `scope_torch.results.metric
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import string
@@ -131,10 +130,11 @@ def _last_number(text: Any) -> float | None:
     told = str(text).translate(_ALIKE)
     found = list(_NUMBER.finditer(told))
     last = _value(found[-1]) if found else math.inf
-    parts = [one.span() for one in found[-3:]]
-    slashes = [told[a:b] == "/" for (_, a), (b, _) in itertools.pairwise(parts)]
-    if slashes[-1:] == [True] and slashes != [True, True] and last:  # 1/2, but no date
-        last = _value(found[-2]) / last
+    if len(found) > 1 and last:
+        over, under = found[-2:]
+        is_date = told.endswith("/", 0, over.start())
+        if told[over.end() : under.start()] == "/" and not is_date:
+            last = _value(over) / last
     return last if math.isfinite(last) else None  # numbers too large to tell apart are none
 
 

@@ -75,7 +75,8 @@ def in_window(
     while True:
         try:
             while True:  # within `try`: Python looks for interrupts where a loop begins again
-                if stopped and (error is not None or getattr(requests, "is_over", False)):
+                is_over = error is not None or getattr(requests, "is_over", False)
+                if is_over and stopped is not None:
                     stopped.set()
                 while error is None and len(in_flight) < concurrency:
                     request = next(waiting, None)

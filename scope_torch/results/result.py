@@ -315,10 +315,9 @@ class RunResult:
         return None if self.truth is None else oracle_curve(self.problem, self.trace, self.truth)
 
     def summary(self) -> dict[str, Any]:
-        """Content of `result.json`; equal for equal runs but for what depends on their calls' time.
+        """Content of `result.json`.
 
-        That is `timing`, `paths`, and what was paid for calls that were lost or in flight at the
-        end. `timing.hash` is a hash of these, `result_hash` of the rest.
+        `result_hash` is a hash of what equal runs share, `timing.hash` of the rest.
         """
         out = self.recommendation
         content = {
@@ -370,13 +369,13 @@ class RunResult:
 
     def _measured(self) -> dict[str, Any]:
         """What was measured besides the search."""
-        found = dict[str, Any]()
+        of_reference = dict[str, Any]()
         if self.reference is not None:
-            low, high = self.reference_quality.lower, self.reference_quality.upper
-            found["reference_usd"] = cost_of(self.reference)
-            found["reference_quality_interval"] = [low, high]
+            quality = self.reference_quality
+            of_reference["reference_usd"] = cost_of(self.reference)
+            of_reference["reference_quality_interval"] = [quality.lower, quality.upper]
         return {
-            **found,
+            **of_reference,
             **({"again_usd": cost_of(self.reference_again)} if self.reference_again else {}),
             **({"preflight_usd": cost_of(self.probe)} if self.probe else {}),
             **({} if self.held_out is None else {"held_out": self.held_out.to_json()}),
@@ -387,8 +386,9 @@ class RunResult:
         """How often an answer of the reference changed when it was asked for again."""
         if self.varies is None:
             return {}
-        told = {name: getattr(self.varies, name) for name in ("asked", "changed", "rate")}
-        return {"repeated_answers": {**told, "interval": list(self.varies.interval)}}
+        counts = {"asked": self.varies.asked, "changed": self.varies.changed}
+        interval = list(self.varies.interval)
+        return {"repeated_answers": {**counts, "rate": self.varies.rate, "interval": interval}}
 
     def _population(self) -> dict[str, Any]:
         """About tomorrow's queries; see `tomorrow`."""
