@@ -119,6 +119,7 @@ def test_the_search_of_the_cpu(name, graded, card):
         assert row.gap_usd is None or row.gap_usd == pytest.approx(other.gap_usd, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings", [{"certificate": "bounds"}, {"rho": 0.3, "bounds": THEORY}], ids=str
 )
@@ -135,6 +136,7 @@ def test_the_joint_surrogate_where_the_search_chooses_the_queries(settings, card
     assert found.recommendation.theta == expected.recommendation.theta
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scope", "scope_joint", "cei", "config", "safeopt"])
 def test_several_constraints(name, card):
     """The search of the CPU, with the processes of the queries on the device, too."""
@@ -177,6 +179,7 @@ class Weighted(Kernel):
         return torch.exp(-((x1 != x2) * self.weights).sum(-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_a_kernel_with_numbers_of_its_own_may_be_on_another_device(make, card):
     device, entered = card

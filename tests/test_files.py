@@ -165,6 +165,7 @@ def writes(call: ast.Call) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_all_files_are_written_in_the_same_way():
     found = []
     for path in [file for name in PACKAGES for file in sorted((ROOT / name).rglob("*.py"))]:

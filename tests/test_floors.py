@@ -51,6 +51,7 @@ def test_every_module_stands_on_a_floor():
     assert rooms <= FLOOR_OF.keys()
 
 
+@pytest.mark.slow
 def test_no_import_leads_upwards():
     inside = [(a, b) for a, b in arrows("scope_torch") if b.startswith("scope_torch.")]
     inside = [(a, b) for a, b in inside if b != FRONT]

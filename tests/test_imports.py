@@ -54,6 +54,7 @@ def core() -> list[str]:
     return [name.removesuffix(".") for name in names if not name.startswith(more)]
 
 
+@pytest.mark.slow
 def test_core_and_benchmark_run_on_a_bare_machine():
     found = core()
     assert len(found) > 70

@@ -45,6 +45,7 @@ def test_no_module_is_long():
     assert {n: length for n, length in lengths.items() if length > MOST_LINES_OF_MODULE} == {}
 
 
+@pytest.mark.slow
 def test_no_function_is_long():
     found = {
         f"{name}.{function}": num_lines(body)
@@ -55,6 +56,7 @@ def test_no_function_is_long():
     assert {n: length for n, length in found.items() if length > MOST_LINES_OF_BODY} == {}
 
 
+@pytest.mark.slow
 def test_most_functions_are_short():
     lengths = [
         num_lines(body) for path in modules().values() for body in bodies(path.read_text()).values()

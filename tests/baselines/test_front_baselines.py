@@ -53,6 +53,7 @@ def searches():
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", searches())
 def test_the_front_is_that_of_the_averages_and_no_pair_costs_twice(make):
     task = KnownTask.random(1, (3, 3), 6)

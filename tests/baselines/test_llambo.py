@@ -57,6 +57,7 @@ PREDICTIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(PREDICTIONS, st.floats(0.01, 2), st.floats(0.1, 0.9))
 def test_the_score_is_expected_improvement_times_feasibility(predictions, best, s_0):
     scores = scores_of(predictions, best_cost_usd=best, s_0=s_0, cost_scale_usd=1.0)
@@ -150,6 +151,7 @@ def position(assignment: dict[str, str]) -> int:
     return int(TASK.problem.space.rank(torch.tensor(TASK.problem.codes(list(assignment.values())))))
 
 
+@pytest.mark.slow
 def test_the_best_scored_candidate_is_evaluated():
     """An LLM that knows the truth: it proposes in the seeded order and predicts exactly."""
     ordered, prompts = in_tie_order(TASK, 3), Prompts(TASK.problem)

@@ -143,6 +143,7 @@ PIECES = st.sampled_from(
 REPLIES = st.text() | st.lists(PIECES, max_size=40).map("".join)
 
 
+@pytest.mark.slow
 @given(REPLIES)
 @example("## 1e309 ; 1e-999 ##")
 def test_no_reply_is_a_traceback(reply):

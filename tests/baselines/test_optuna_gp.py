@@ -37,6 +37,7 @@ class TestOptunaGP(OptimizerConformance):
         return lambda problem, seed: OptunaGP(problem, seed=seed, n_startup_trials=20)
 
 
+@pytest.mark.slow
 @needs_optuna
 def test_fitted_choices_follow_from_the_seed_and_the_observations():
     task = make_task(2, (4, 3, 3), 6)
@@ -122,6 +123,7 @@ def test_nothing_is_logged_and_the_verbosity_is_left_alone():
     assert messages == []
 
 
+@pytest.mark.slow
 @needs_optuna
 def test_finds_something_cheaper_that_is_feasible():
     task = make_task(1, (4, 3, 3), 6)
@@ -132,6 +134,7 @@ def test_finds_something_cheaper_that_is_feasible():
     assert task.mean_cost[index] < 0.9 * task.problem.reference_cost_usd
 
 
+@pytest.mark.slow
 @needs_optuna
 @pytest.mark.parametrize("theta0_obs", ["free", "charged", "none"])
 def test_what_is_suggested_again_is_told_again_for_nothing(theta0_obs):

@@ -191,6 +191,7 @@ def test_every_step_equals_the_loops(gp, settings):
         follow(optimizer, task, lambda done, o=optimizer: interval_step(o, done), 10, given)
 
 
+@pytest.mark.slow
 def test_expanders_are_chosen_and_refused_in_these_tests():
     """The comparison above would pass without expanders if there were none."""
     found = refused = 0

@@ -56,6 +56,7 @@ def test_no_order_of_few_outcomes_beats_the_promise():
     assert wrong > 0  # of three ones: the promise is not kept by never certifying
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", [0.05, 0.2])
 @pytest.mark.parametrize("graded", [False, True])
 def test_errors_are_as_rare_as_promised(delta, graded):

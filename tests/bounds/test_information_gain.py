@@ -108,6 +108,7 @@ def test_a_pool_that_is_not_all_of_theta(monkeypatch, kernel, lam, slack, device
     assert slack < 0.3 or len(looks) < 20
 
 
+@pytest.mark.slow
 def test_a_large_space_is_seldom_looked_at(monkeypatch):
     """N = 5, M = 23: every look takes as long as a selection step."""
     looks, look = [], InformationGain._look_at_all

@@ -66,6 +66,7 @@ def test_bounds_end_where_bets_no_longer_refute(seed):
     assert upper_difference(d, EPSILON, 0.05) == pytest.approx(max(kept_high), abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_certificate_is_a_lower_bound_of_at_least_zero():
     rng, both = np.random.default_rng(1), set()
     for _ in range(60):
@@ -186,6 +187,7 @@ def test_the_order_of_a_data_set_is_no_evidence():
     assert (in_random_order(answers) == in_random_order(answers.copy())).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "share"), [(20, 0.1), (100, 0.02)])
 def test_rare_differences_are_in_their_interval(number, share):
     """A normal interval misses the truth in 12%, wherever no difference was seen."""

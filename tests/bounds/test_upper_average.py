@@ -43,6 +43,7 @@ def test_all_answers_say_all():
     assert upper_average([1.0, 0.25, 0.0, 0.5], 4, 0.05) == 0.4375
 
 
+@pytest.mark.slow
 def test_more_answers_say_more():
     sample = ([1.0] * 17 + [0.0] * 3) * 40
     bounds = [upper_average(sample[:n], 2293, 0.025) for n in (100, 200, 400, 800)]
@@ -57,6 +58,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [20, 54, 60])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_of_answers_that_vary_it_bounds_what_is_expected(name, drawn):

@@ -63,6 +63,7 @@ def test_a_plan_that_stays_in_the_state_certifies_nothing_false():
     assert output == "Q1"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_an_error(tmp_path):
     data = dataset()
     with pytest.raises(RuntimeError, match="outage"):
@@ -174,6 +175,7 @@ class Unread(io.StringIO):
         raise BrokenPipeError(32, "Broken pipe")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [None, Unread()], ids=["closed", "nobody reads"])
 @pytest.mark.parametrize("progress", [None, True])
 def test_what_cannot_be_shown_ends_no_search(monkeypatch, stream, progress):

@@ -71,6 +71,7 @@ def observe(live, *requests: Request):
     return [by_request[request] for request in requests]
 
 
+@pytest.mark.slow
 def test_cost_and_tokens_are_those_of_all_calls_in_module_order(tmp_path):
     with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
         for observed in observe(live, *ALL):
@@ -167,6 +168,7 @@ def test_a_call_without_reply_costs_quality_and_what_it_was_billed(
     assert live.client.estimated_usd == pytest.approx(lost)
 
 
+@pytest.mark.slow
 def test_shared_calls_are_paid_once_and_every_observation_carries_their_cost(tmp_path):
     script = Script()
     with FakeEndpoint(script) as endpoint, live_on(endpoint, tmp_path) as live:
@@ -242,6 +244,7 @@ def many(number: int) -> list[Query]:
     return [Query({"text": f"query{q}"}, f"gold{q}") for q in range(number)]
 
 
+@pytest.mark.slow
 def test_a_configuration_on_all_queries_fills_the_slots(tmp_path):
     crowd, system = Crowd(), toy(parts=["only"])  # so every query has one call in flight
     settings = {"concurrency": 16, "queries": many(64), "system": system}

@@ -1,5 +1,6 @@
 """A live run in which a call gives no reply: quality 0, whatever the fallback says."""
 
+import pytest
 from live_cases import MODULES, QUERIES, grade, live_on, problem, prompt_of, say, search
 from llm.fake_endpoint import (
     FakeEndpoint,
@@ -45,6 +46,7 @@ def test_a_call_without_reply_makes_the_run_a_failed_one_that_nobody_grades(tmp_
         assert Observation.from_json(one.to_json()) == one
 
 
+@pytest.mark.slow
 def test_an_llm_that_never_answers_is_not_chosen(tmp_path):
     with FakeEndpoint(without_m1) as endpoint, live_on(endpoint, tmp_path) as live:
         result = search(live, None, budget_usd=0.01)

@@ -44,6 +44,7 @@ def test_latency_is_first_tokens_and_output_over_speed_of_all_modules():
     assert made.module_cost_usd == pytest.approx([float(cost) for cost in read])
 
 
+@pytest.mark.slow
 def test_true_outcomes_are_the_averages_without_noise():
     evaluator = simulated(cost_noise=0.0)
     some = evaluator.evaluate([Request((2, 1, 0), q) for q in range(9)])

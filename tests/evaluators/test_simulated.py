@@ -78,6 +78,7 @@ def test_deterministic_llms_always_give_the_same_answer():
     assert len(np.unique(cost)) == cost.size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [(0, 0), (5, 3)])
 def test_random_llms_are_right_with_the_expected_probability(seeds):
     world = world_of("chain", randomness=1.0, world_seed=seeds[0])
@@ -116,6 +117,7 @@ def test_module_costs_add_up():
         assert factor[0] != 1
 
 
+@pytest.mark.slow
 def test_a_replicate_is_a_draw_of_its_own_and_always_the_same():
     world = world_of(randomness=1.0)
     quality, cost = observe(evaluator_of(world), replicates=300)
@@ -295,6 +297,7 @@ def changed_spec(name: str) -> WorldSpec:
     return replace(spec, **{name: type(value)(value + 1) if name != "reference_quality" else 0.5})
 
 
+@pytest.mark.slow
 def test_the_fingerprint_changes_with_all_that_decides_observations(tmp_path, device):
     price = replace(PRICES["small"], output_usd_per_mtok=0.41)
     worlds = [World(changed_spec(field.name), PRICES) for field in fields(WorldSpec)]

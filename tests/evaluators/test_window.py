@@ -148,6 +148,7 @@ def kept_and_made(path: Path, number: int) -> tuple[list[int], list[int], bool]:
         return sorted(o.query for o in journal.recorded), sorted(made), interrupt.left <= 0
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_moment_loses_no_call_and_writes_none_twice(tmp_path):
     number = 0
     while True:

@@ -91,6 +91,7 @@ def test_averages_over_all_of_theta_equal_the_formulas(
         np.testing.assert_allclose(world.mean_quality(), quality, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_small_worlds_have_effects_to_check():
     """Right and wrong answers, modules with and without a repaired input."""
     for graph, changed in itertools.product(GRAPHS, FAMILIES):
@@ -128,6 +129,7 @@ def test_the_reference_is_calibrated_on_held_out_queries(family):
     assert float(search.mean_cost()[at]) == pytest.approx(0.004, rel=1e-13)
 
 
+@pytest.mark.slow
 def test_the_families_share_no_random_numbers():
     keys = {
         world_of("chain", {"family": family})._key(stream)

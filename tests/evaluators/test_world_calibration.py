@@ -105,6 +105,7 @@ def test_the_reference_is_as_recorded(name):
     assert statistics.fmean(held_out) == pytest.approx(QUALITY[name], abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_budget_buys_the_papers_number_of_evaluations(name):
     bought = []

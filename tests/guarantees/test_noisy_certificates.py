@@ -59,6 +59,7 @@ def wrong_and_certified(searches, flips, declared):
     return wrong / searches, certified / searches
 
 
+@pytest.mark.slow
 def test_few_searches_with_flips():
     wrong, certified = wrong_and_certified(6, 0.02, 0.02)
     assert wrong == 0

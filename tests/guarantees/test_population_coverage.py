@@ -107,6 +107,7 @@ def test_no_search_can_be_wrong_more_often_than_promised(flips):
     assert 0 < wrong / 1000 <= at_most(DELTA, 1000)
 
 
+@pytest.mark.slow
 def test_few_searches():
     wrong, certified = wrong_and_certified(6, 0.02, good=0.2)
     assert wrong <= 1 / 6
@@ -162,6 +163,7 @@ def frequency(share, runs, delta=0.5, configurations=400, number=120):
     return sum(found) / runs
 
 
+@pytest.mark.slow
 def test_a_candidate_chosen_on_the_same_queries_needs_the_share_of_all_configurations():
     """The accounting matters: with the share of its number it is wrong more often than delta."""
     assert frequency(by_number, 200) > 0.5 + 3 * math.sqrt(0.25 / 200)

@@ -337,6 +337,7 @@ def broken_promises(watch, result) -> set[str]:
     return broken
 
 
+@pytest.mark.slow
 def test_scope_keeps_its_word():
     certified = 0
     for seed in range(10):

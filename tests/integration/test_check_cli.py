@@ -68,6 +68,7 @@ def num_calls():
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_the_status_is_the_verdict(folder, capsys):
     assert check() == 0
     assert capsys.readouterr().out.startswith("pass: answer=mini (was pro)\n")
@@ -77,6 +78,7 @@ def test_the_status_is_the_verdict(folder, capsys):
     assert capsys.readouterr().out.startswith("undecided (budget): answer=mini")
 
 
+@pytest.mark.slow
 def test_data_and_metric_may_be_of_the_program(folder, capsys):
     assert check("--dataset", "my_app:data", "--metric", "my_app:exactly") == 0
     told = capsys.readouterr().out
@@ -97,6 +99,7 @@ def test_a_file_names_the_new_one_and_its_comment_is_written(folder):
     assert "| query | input | expected | new answer | reference's answer |" in text
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(folder, capsys):
     assert check("--run-dir", "run", "--budget-usd", "0.5") == 3
     first = num_calls()
@@ -111,6 +114,7 @@ def test_the_same_command_goes_on(folder, capsys):
     assert num_calls() == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "separator", "end", "encoding"),
     [
@@ -221,6 +225,7 @@ def logged(quality=1.0, queries=range(399, -1, -1)):
     Path("models.json").write_text(text)
 
 
+@pytest.mark.slow
 def test_a_logged_reference_is_not_asked(folder, capsys):
     logged()
     assert check("--max-quality-loss", "0.1", "--run-dir", "run") == 0
@@ -230,6 +235,7 @@ def test_a_logged_reference_is_not_asked(folder, capsys):
     assert capsys.readouterr().out == told
 
 
+@pytest.mark.slow
 def test_a_log_that_does_not_fit_is_told_and_the_reference_asked(folder, capsys, caplog):
     """It has other queries, though as many, or no scores."""
     for quality, queries in {None: range(400), 1.0: range(1, 401)}.items():
@@ -262,6 +268,7 @@ def test_each_query_has_its_own_logged_answer(folder, capsys, dataset):
     assert ", 1 reference," in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_check_goes_on_that_began_to_ask_a_logged_reference(folder, capsys):
     """As earlier versions did, which read the names alone."""
     assert check("--run-dir", "run", "--budget-usd", "1") == 3
@@ -404,6 +411,7 @@ def test_a_place_for_the_comment_that_cannot_be_written_is_told_before_anything_
     assert num_calls() == 0
 
 
+@pytest.mark.slow
 def test_a_comment_that_cannot_be_written_hides_no_verdict(folder, capsys):
     with open("my_app.py", "a") as file:  # the application makes a folder of this name
         file.write('\nPath("comment.md").mkdir(exist_ok=True)\n')

@@ -65,6 +65,7 @@ def table_arguments(tmp_path) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
     words = [*table_arguments, "method=scope", "seed=3", "method.gap_tolerance=null"]
     status, out, err = cli(*words, draw=True)
@@ -109,6 +110,7 @@ def test_a_search_in_which_nothing_can_improve_stops_before_the_budget(cli, tabl
     assert result["b_g"] == result["b_g_widened"][-1]
 
 
+@pytest.mark.slow
 def test_a_search_that_no_longer_pays_says_so(cli, table_arguments):
     assert cli(*table_arguments, "output_dir=one")[0] == 0
     assert cli(*table_arguments, "output_dir=two", "deployment_queries=1")[0] == 0
@@ -126,6 +128,7 @@ def test_a_search_that_no_longer_pays_says_so(cli, table_arguments):
     assert said["num_observations"] < derived["num_observations"]
 
 
+@pytest.mark.slow
 def test_two_equal_runs_differ_in_timing_and_paths_only(cli, table_arguments):
     assert cli(*table_arguments, "output_dir=one")[0] == 0
     assert cli(*table_arguments, "output_dir=two")[0] == 0
@@ -137,6 +140,7 @@ def test_two_equal_runs_differ_in_timing_and_paths_only(cli, table_arguments):
     assert journals[0] == journals[1]
 
 
+@pytest.mark.slow
 def test_table_format_and_row_order_do_not_matter(cli, table_arguments, tmp_path):
     import polars as pl
 
@@ -154,6 +158,7 @@ def test_table_format_and_row_order_do_not_matter(cli, table_arguments, tmp_path
         assert journals[0] == journals[1]
 
 
+@pytest.mark.slow
 def test_every_method_kernel_and_mode_runs(cli, table_arguments):
     small = [a for a in table_arguments if not a.startswith("budget")] + ["budget_usd=0.3"]
     for extra in (
@@ -175,6 +180,7 @@ def test_every_method_kernel_and_mode_runs(cli, table_arguments):
         assert cli(*small, *extra, "output_dir=" + "_".join(extra).replace("=", "-"))[0] == 0
 
 
+@pytest.mark.slow
 def test_multirun_and_report(cli, table_arguments, monkeypatch, capsys):
     status, _, _ = cli("-m", *table_arguments, "seed=0,1", "method=scope,scope_coarse")
     assert status == 0
@@ -191,6 +197,7 @@ def test_multirun_and_report(cli, table_arguments, monkeypatch, capsys):
     assert "| table | scope" in Path("outputs/table.md").read_text()
 
 
+@pytest.mark.slow
 def test_budgets_of_a_sweep_have_folders_of_their_own(cli, table_arguments):
     fixed = [word for word in table_arguments if not word.startswith("budget_usd")]
     status, _, err = cli("-m", *fixed, "budget_usd=0.5,0.2")
@@ -210,6 +217,7 @@ def test_a_search_that_ends_in_calibrate_counts_in_a_report(cli, table_arguments
     assert [c for _, c, _ in run.curve.points(0.001)] == pytest.approx([cost] * 2)
 
 
+@pytest.mark.slow
 def test_a_table_s_own_outcome_is_known_to_evaluate(cli, table_arguments, tmp_path, capsys):
     path = tmp_path / "runs.csv"
     head, *rows = path.read_text().splitlines()
@@ -223,6 +231,7 @@ def test_a_table_s_own_outcome_is_known_to_evaluate(cli, table_arguments, tmp_pa
     assert "beside the reference, each once on 12 queries" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_recorded_runs_of_a_system_have_their_outcomes(cli):
     status, out, err = cli("task=airport_city", 'task.constraints=["latency_s <= 5 cap 50"]')
     assert (status, err) == (0, "")
@@ -331,6 +340,7 @@ def test_bad_tables_name_the_cell(cli, table_arguments, tmp_path, mutate, named)
     assert "Traceback" not in out + err
 
 
+@pytest.mark.slow
 def test_drop_queries_keeps_the_complete_ones(cli, table_arguments, tmp_path):
     write_table(tmp_path / "runs.csv", mutate=lambda r: [x for x in r[5:] if x["query"] != 7])
     status, _, err = cli(*table_arguments)
@@ -348,6 +358,7 @@ def test_recorded_task_without_data_says_where_to_get_it(cli):
     assert "AgentOptimizer/agentopt" in err
 
 
+@pytest.mark.slow
 def test_other_settings_in_the_same_directory_are_refused(cli, table_arguments, tmp_path):
     assert cli(*table_arguments)[0] == 0
     before = next(Path("outputs").rglob("journal.jsonl")).read_bytes()
@@ -358,6 +369,7 @@ def test_other_settings_in_the_same_directory_are_refused(cli, table_arguments, 
     assert next(Path("outputs").rglob("journal.jsonl")).read_bytes() == before
 
 
+@pytest.mark.slow
 def test_damaged_last_line_is_dropped_and_observed_again(cli, table_arguments, caplog):
     assert cli(*table_arguments)[0] == 0
     journal = next(Path("outputs").rglob("journal.jsonl"))
@@ -445,12 +457,14 @@ def test_the_version_is_that_of_the_package(cli):
     assert cli("--version") == (0, f"scope-torch {scope_torch.__version__}\n", "")
 
 
+@pytest.mark.slow
 def test_run_is_the_bare_form(cli, table_arguments):
     bare = cli(*table_arguments)
     assert bare[0] == 0
     assert cli("run", *table_arguments)[1] == bare[1]
 
 
+@pytest.mark.slow
 def test_help_shows_the_commands_and_the_keys(cli):
     status, out, err = cli("--help")
     assert (status, err) == (0, "")
@@ -468,6 +482,7 @@ def test_every_command_has_help(cli, command):
     assert f"usage: scope-torch {command} " in out + err
 
 
+@pytest.mark.slow
 def test_commands_beside_the_search(cli, table_arguments):
     assert cli("report", "outputs")[0] == 2
     assert cli(*table_arguments)[0] == 0

@@ -40,6 +40,7 @@ def result_of() -> dict:
     return json.loads(next(Path("outputs").rglob("result.json")).read_text())
 
 
+@pytest.mark.slow
 def test_a_latency_below_a_bound(cli, arguments):
     status, *output = cli(*arguments, "task.constraints=['latency_s <= 4 cap 9']")
     assert status == 0, output
@@ -56,6 +57,7 @@ def test_a_latency_below_a_bound(cli, arguments):
     assert cli(*arguments, "task.constraints=['latency_s <= 4 cap 9']")[0] == 0  # finished
 
 
+@pytest.mark.slow
 def test_a_quantile_of_the_latency(cli, arguments):
     """The mean of a mixed configuration is 3.555 s, but a sixth of its runs take over 3.595 s."""
     assert cli(*arguments, 'task.constraints=["p75(latency_s) <= 3.595"]')[0] == 0
@@ -104,6 +106,7 @@ def test_the_best_quality_for_a_price(cli, arguments):
     assert result["u_out_usd"] is None
 
 
+@pytest.mark.slow
 def test_simulated_latency(cli):
     status, *output = cli(
         "task=data_imputation",
@@ -135,6 +138,7 @@ def test_a_wrong_constraint_is_refused_in_a_line(cli, arguments, override, messa
     assert "Traceback" not in "".join(output)
 
 
+@pytest.mark.slow
 def test_the_front_by_its_objective(cli, arguments):
     assert cli(*arguments, "task.objective=pareto", "method=scope_front")[0] == 0
     result = result_of()

@@ -34,6 +34,7 @@ def result_of(folder):
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scope", "scope_joint"])
 def test_a_run_continues_from_another(cli, tmp_path, method):
     old = write_table(tmp_path / "june.csv", mutate=without_mini)
@@ -61,6 +62,7 @@ def test_the_page_shows_forms_that_hydra_reads():
     assert list(map(str, values)) == ["outputs/.../seed=0", "['A', 'B']"]
 
 
+@pytest.mark.slow
 def test_a_method_that_knows_nothing_of_older_runs_says_so(cli, tmp_path):
     path = write_table(tmp_path / "july.csv")
     assert cli(*arguments(path, "method=scope"))[0] == 0

@@ -1,6 +1,7 @@
 """Costs and their bounds, in standard deviations (benchmarks/results/cost_bounds.py)."""
 
 import numpy as np
+import pytest
 
 from benchmarks.results.cost_bounds import CostBoundsCell, deviations
 from scope_torch.bounds.base import Beta
@@ -28,6 +29,7 @@ def test_a_bound_that_is_so_many_deviations_wide_is_the_cost():
     assert np.min(ends, axis=1).max() < 1e-9
 
 
+@pytest.mark.slow
 def test_a_row_has_both_looks():
     overrides = ("task=synthetic", "base=small", "budget_usd=0.3", "method=scope_joint")
     row = CostBoundsCell("synthetic", "regression", 1, None, overrides).measured()

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_example_of_the_readme_runs_and_resumes(tmp_path, monkeypatch, capsys):
     readme = (ROOT / "README.md").read_text()
     ((example, shown),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", readme, re.DOTALL)
@@ -38,6 +39,7 @@ def test_the_figures_of_the_page_about_promises():
         assert out.getvalue() == printed
 
 
+@pytest.mark.slow
 def test_what_the_tutorial_prints(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "tutorial.md").read_text()
     shown = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)

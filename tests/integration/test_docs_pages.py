@@ -74,6 +74,7 @@ def test_the_conformance_suites_of_the_pages_are_run():
     assert set(SUITES) == {"TestMatern32", "TestWeightedOverlap", "TestDescent", "TestPatience"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "module", "choice"),
     [
@@ -95,6 +96,7 @@ def test_an_extension_on_the_command_line(page, module, choice, cli, tmp_path, m
     assert f"{' '.join(['scope-torch', *arguments[:3]])}`" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_on_the_command_line(cli, tmp_path):
     page = DOCS / "howto/own-data.md"
     write_files(page, tmp_path)

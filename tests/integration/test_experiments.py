@@ -49,6 +49,7 @@ def test_experiment_is_a_sweep_named_after_its_file(experiment):
     assert "seed" in cfg.hydra.sweeper.params
 
 
+@pytest.mark.slow
 def test_what_each_experiment_changes():
     assert composed("rq3_kernel").kernel._target_.endswith("HammingRBFKernel")
     assert composed("rq3_reference").task.reference == "Claude Haiku 4.5"
@@ -73,6 +74,7 @@ def expand(parsed) -> list[list[list[str]]]:
     return BasicSweeper.split_arguments(parsed, None)
 
 
+@pytest.mark.slow
 def test_the_papers_rows_are_its_eight_methods_and_scope_joint():
     """A list, not a glob: scope_front takes days on a task, and a new method is not the paper's."""
     methods = [*EIGHT, "scope_joint"]
@@ -82,6 +84,7 @@ def test_the_papers_rows_are_its_eight_methods_and_scope_joint():
     assert jobs("rq1_main", "seed") == {("0",), ("1",), ("2",)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "kind"), [("ablation_parameters", "alpha"), ("ablation_delta", "theory, delta")]
 )
@@ -139,6 +142,7 @@ def test_a_sweep_resumes_where_it_ended(cli):
     assert len(list(Path("outputs").rglob("result.json"))) == 4
 
 
+@pytest.mark.slow
 def test_a_changed_budget_is_not_taken_for_finished(cli):
     assert cli("task=synthetic", "budget_usd=0.1")[0] == 0
     assert cli("task=synthetic", "budget_usd=0.2")[0] == 0
@@ -147,6 +151,7 @@ def test_a_changed_budget_is_not_taken_for_finished(cli):
     assert result["timing"]["replayed_observations"] > 0
 
 
+@pytest.mark.slow
 def test_a_failed_job_leaves_its_traceback_and_the_others_run(cli, monkeypatch, capsys):
     real = run_script.run
 

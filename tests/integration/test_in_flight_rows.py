@@ -40,6 +40,7 @@ def test_a_search_without_a_clock_is_that_of_a_run(how):
         assert sum(number for number in events if number > 0) >= len(result.history)
 
 
+@pytest.mark.slow
 def test_rows():
     rows = {}
     for width, how in {"1": 1, "8": 8}.items():

@@ -207,6 +207,7 @@ def fixture_of_a_dead_port() -> str:
         return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
 
 
+@pytest.mark.slow
 def test_a_dead_port_is_one_line(cli, dead_url):
     status, out, err = cli(*arguments(dead_url, "llm.retries=0"))
     assert is_one_line(status, err)
@@ -227,6 +228,7 @@ def test_a_tracker_that_is_lost_is_noticed_before_the_reference_is_paid(cli, dea
     assert "nothing was paid yet" in err
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_only_fails_is_one_line(cli):
     with FakeEndpoint([Status(500)]) as endpoint:
         status, _, err = cli(*arguments(endpoint.url, "llm.retries=0"))
@@ -260,6 +262,7 @@ def test_bad_settings_are_one_line_before_a_search(cli, monkeypatch, argument, n
     assert named in err
 
 
+@pytest.mark.slow
 def test_the_key_is_in_no_file_and_no_output(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CANARY_KEY", KEY)
     with FakeEndpoint(airport_llm, key=KEY) as endpoint:

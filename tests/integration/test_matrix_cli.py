@@ -2,9 +2,11 @@
 
 import json
 
+import pytest
 from tasks.test_matrix import LLMS, columns, matrix, write_csv
 
 
+@pytest.mark.slow
 def test_a_search_on_matrices(cli, tmp_path):
     write_csv(tmp_path / "quality.csv", matrix("quality"))
     write_csv(tmp_path / "cost.csv", matrix("cost_usd"))

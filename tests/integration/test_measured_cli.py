@@ -271,6 +271,7 @@ def test_a_run_that_went_on_is_measured_again(search, measure_run):
         assert load_runs(Path("outputs"))[1] == []
 
 
+@pytest.mark.slow
 def test_a_run_of_another_task_is_refused(search, measure_run):
     with FakeEndpoint(airport_llm) as endpoint:
         run_dir = search(endpoint)

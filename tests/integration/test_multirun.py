@@ -149,6 +149,7 @@ def test_launchers_join_a_cluster_and_go_on_after_a_time_limit():
     assert slurm.max_num_timeout > 0
 
 
+@pytest.mark.slow
 def test_a_worker_in_another_folder_uses_the_folder_of_the_command(cli, tmp_path, monkeypatch):
     """As the worker of a Ray that was started elsewhere."""
     elsewhere = tmp_path / "elsewhere"

@@ -77,6 +77,7 @@ def test_one_name_for_all_modules(cli, given, wrong, mend):
     assert "such as base=[001," in err
 
 
+@pytest.mark.slow
 def test_too_many_names_because_of_a_comma(cli, given):
     status, _, err = cli(*given, *typed(REFERENCE), "base=[001,a,b]")
     assert status == 2

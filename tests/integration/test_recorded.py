@@ -38,6 +38,7 @@ def recorded(name: str):
     return task, budget
 
 
+@pytest.mark.slow
 def test_the_page_says_how_many_configurations_are_good_enough(monkeypatch):
     """Of those that were run on all queries, on what is for reporting."""
     monkeypatch.setenv("SCOPE_DATA_DIR", str(folder_or_skip("recordings").parent))

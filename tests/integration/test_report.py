@@ -74,6 +74,7 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split(" | ")]
 
 
+@pytest.mark.slow
 def test_the_short_table_agrees_with_the_runs(outputs, no_figures):
     text = report(outputs)
     header, _, *rows = (cells(line) for line in text.split("\n\n")[0].splitlines())
@@ -282,6 +283,7 @@ def test_the_paper_deploys_what_was_feasible(outputs, no_figures):
     assert cells(table[2])[3:7] == ["0.5", "50%", "0.550", "+10.0%"]
 
 
+@pytest.mark.slow
 def test_the_papers_numbers_stand_in_the_long_table(outputs, no_figures):
     name = "data_imputation"
     gpt = dict.fromkeys(TASK.problem.modules, "GPT-5.2")

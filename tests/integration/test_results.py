@@ -43,6 +43,7 @@ def cell(method="scope_joint", seed=10, *more) -> Cell:
     return Cell("synthetic", method, seed, 100, (*SMALL, f"method={method}", *more))
 
 
+@pytest.mark.slow
 def test_every_table_of_the_pages_comes_from_the_files():
     """Nothing in a block is typed by hand: it is made again and compared."""
     made = write.blocks(write.RESULTS)
@@ -112,6 +113,7 @@ def command(monkeypatch, *arguments: str) -> None:
     program.main()
 
 
+@pytest.mark.slow
 def test_one_row_is_made_again_beside_that_of_the_file(planned, monkeypatch, capsys):
     row = ["run", "--only", "main", "--row", "synthetic scope_joint 100 10"]
     command(monkeypatch, *row)
@@ -144,6 +146,7 @@ def test_a_row_that_is_not_planned_is_refused_with_those_that_are(planned, monke
     assert "--row goes with run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_below_a_table_says_that_it_is_complete(planned, monkeypatch, capsys):
     for one in program.experiments()["main"]:
         Rows(planned).add(row_of(one))
@@ -336,6 +339,7 @@ def test_a_table_says_which_runs_are_still_to_be_made():
     assert write.how_many(rows[:1], cells) == text
 
 
+@pytest.mark.slow
 def test_days_and_versions_of_the_runs_are_named():
     notes = [
         {"first": "2026-01-02", "last": "2026-01-03", "versions": {"torch": "2.1", "smac": "2"}},
@@ -363,6 +367,7 @@ def test_a_curve_has_the_c_bf_and_the_V_of_its_row():
     np.testing.assert_allclose(curve.violation(budgets), V, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_figures_show_every_problem_with_runs():
     for source, problems, methods in FIGURES.values():
         rows = read_rows(write.RESULTS / f"{source}.csv")
@@ -382,6 +387,7 @@ def test_a_curve_needs_a_third_of_the_runs():
     assert panel.title == "data_imputation: median of 3 to 9 runs"
 
 
+@pytest.mark.slow
 def test_a_live_run_becomes_a_row(tmp_path):
     """Its figures are those of its files; the table puts the paper's costs beside them."""
     task = build(compose(list(SMALL)).task)

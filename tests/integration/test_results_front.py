@@ -88,6 +88,7 @@ def test_the_table_has_a_row_for_each_method():
     assert "|  | 19.0 |" in text
 
 
+@pytest.mark.slow
 def test_a_pipelined_search_is_driven_with_answers_missing():
     """Three calls in 32 places end with the slowest; one after another, nothing is saved."""
     task = synthetic_task(num_queries=20)

@@ -93,6 +93,7 @@ def test_flips_are_as_frequent_as_said_and_known_to_theory():
     assert [a.cost_usd for a in plain] == [b.cost_usd for b in noisy]
 
 
+@pytest.mark.slow
 def test_blocks_of_searches_add_up():
     """Two blocks of two searches are the four searches one by one."""
     (cell,) = [c for c in coverage.cells([1000]) if (c.method, c.flips) == ("scope, tuned", 0.1)]

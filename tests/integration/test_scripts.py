@@ -189,6 +189,7 @@ def test_a_typo_pays_for_nothing(call, tmp_path, command):
         assert (status, endpoint.requests) == (2, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_failures", [0, 3])
 def test_held_out_answers_that_are_missing_are_told(call, tmp_path, num_failures):
     failures = [Status(500)] * num_failures

@@ -37,6 +37,7 @@ def test_the_config_of_a_task(name):
     assert held_out().num_queries == spec.num_test_queries
 
 
+@pytest.mark.slow
 def test_a_run_on_a_simulated_task(cli):
     arguments = ["task=data_imputation", f"task.llms={FOUR}", "budget_usd=0.3", "method=scope"]
     status, out, err = cli(*arguments)

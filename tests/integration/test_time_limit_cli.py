@@ -39,6 +39,7 @@ def test_the_same_command_goes_on(cli, tmp_path, ticking):
         assert cut[key] == whole[key]
 
 
+@pytest.mark.slow
 def test_what_is_no_time_is_refused(cli, tmp_path):
     status, _, err = cli(*JOB, "time_limit=soon")
     assert status == 2

@@ -88,6 +88,7 @@ def test_reports_agree_with_brute_force(agent, quiet):
     assert ours.selection_cost < every.selection_cost
 
 
+@pytest.mark.slow
 def test_the_page_shows_a_program_that_runs(agent, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # for AgentOpt's cache
     (program,) = [b.content for b in blocks(DOCS / "howto/from-agentopt.md") if b.language == "py"]
@@ -192,6 +193,7 @@ def test_a_run_goes_on_from_its_directory(agent, server, quiet, tmp_path):
     assert selector.result.replayed > 0
 
 
+@pytest.mark.slow
 def test_held_out_samples_and_callbacks(agent, quiet):
     ended = []
 
@@ -209,6 +211,7 @@ def test_held_out_samples_and_callbacks(agent, quiet):
     assert max(numbers) > 30
 
 
+@pytest.mark.slow
 def test_min_quality_in_the_place_of_a_loss(agent, quiet):
     selector = ScopeSelector(**arguments(agent), min_quality=0.6)
     quiet(selector)
@@ -246,6 +249,7 @@ def test_candidates_that_are_objects(agent, quiet):
     assert facts(found) == facts(quiet(ScopeSelector(**arguments(agent))))
 
 
+@pytest.mark.slow
 def test_metric_version_is_the_users_and_a_judge_is_refused(agent, quiet):
     settings = {"reference": "o1", "budget_usd": 0.05, "seed": 0}
     selector = ScopeSelector(**arguments(agent), **settings, metric_version="of the user")
@@ -254,6 +258,7 @@ def test_metric_version_is_the_users_and_a_judge_is_refused(agent, quiet):
         ScopeSelector(**arguments(agent), **settings, judge="gpt-4o")
 
 
+@pytest.mark.slow
 def test_a_choice_that_an_earlier_search_knew_is_reported(agent, quiet, tmp_path):
     settings = {"reference": "o1", "seed": 0, "deployment_queries": 10_000.0}
     first = ScopeSelector(**arguments(agent), **settings, budget_usd=0.5, run_dir=tmp_path / "1")

@@ -49,6 +49,7 @@ def test_a_failed_sample_has_score_0_and_its_cost(agent, quiet, caplog):
     assert "1 samples failed and have score 0" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_combination_whose_agent_cannot_be_made_has_score_0(agent, quiet, caplog):
     class Picky(agent):
         def __init__(self, models):
@@ -64,6 +65,7 @@ def test_a_combination_whose_agent_cannot_be_made_has_score_0(agent, quiet, capl
     assert results.get_best().accuracy > 0.9
 
 
+@pytest.mark.slow
 def test_an_agent_is_made_once_for_a_combination(agent, quiet):
     made = []
 

@@ -63,6 +63,7 @@ def test_a_hard_limit_is_used_and_seldom_crossed(header, limit, least, refused):
     assert server.refused <= refused * server.answered
 
 
+@pytest.mark.slow
 def test_the_requests_of_a_minute_may_come_at_once():
     """The server says when the next minute begins."""
     server = Limited(10, answer_s=2, retry_after=in_seconds, every_s=60)
@@ -231,6 +232,7 @@ def test_what_a_server_says_of_the_time_to_wait(monkeypatch, header, wait_s, odd
     assert (odd is None and failure.odd_wait == "") or odd in failure.odd_wait
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", ["-5", "1e9"])
 def test_an_odd_time_to_wait_is_said_once_and_the_calls_end(caplog, header):
     server = Limited(5, burst=5, retry_after=lambda _: header)

@@ -211,6 +211,7 @@ def test_cached_images_are_priced_once():
     assert uncached == pytest.approx(usd((100, 5), (1_000, 10)), rel=1e-14)
 
 
+@pytest.mark.slow
 def test_every_published_model_prices_every_usage():
     """No model refuses a usage with all kinds of tokens in it."""
     from genai_prices.data_snapshot import get_snapshot

@@ -122,6 +122,7 @@ def test_a_choice_without_a_factor_shares_nothing_with_a_value_none():
     np.testing.assert_allclose(of[0].terms[1], of[1].terms[1], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_of_very_many_choices_those_that_were_seen_are_fitted(monkeypatch):
     """The others follow them: the same scale, and no matrix of all choices is factorised."""
     many = product(llm=["a", "b", "c"], effort=[*range(10)], prompt=[*range(8)])

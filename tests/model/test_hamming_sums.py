@@ -135,6 +135,7 @@ def test_sums_of_rows_are_the_direct_sums(make, sizes, m, large, monkeypatch, de
     assert memory[m].isnan().all()
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple),

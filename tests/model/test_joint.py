@@ -150,6 +150,7 @@ def test_columns_are_taken_in_exactly(rho):
     assert num_kept > 10
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), u_out=st.sampled_from([0.002, 0.02, 0.3]))
 @settings(max_examples=15)
 def test_the_most_promising(seed, u_out):
@@ -237,6 +238,7 @@ def test_marginal_likelihood(zeta):
             assert naive(history, float(r), zeta, factor * math.sqrt(float(a)))[2] < best
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=6)
 def test_bounds_on_all_of_theta(seed):

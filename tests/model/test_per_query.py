@@ -257,6 +257,7 @@ def test_counts(sizes, num_queries, count, seed):
         assert surrogate.num_observed(theta) == len({r[1] for r in history if r[0] == theta})
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 20), min_size=1, max_size=6), st.data())
 def test_chunks_equal_all_at_once(seed, chunks, data):

@@ -151,6 +151,7 @@ def test_the_averages_of_theta_out_in_the_middle_of_the_j_loop(rho, of_out, devi
     assert lower == pytest.approx(mean[of_out] - math.sqrt(variance[of_out]), abs=1e-9)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     u_out=st.sampled_from([0.002, 0.02, 0.3, math.inf]),

@@ -191,6 +191,7 @@ def no_file_beyond(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "named"),
     [(1600, "journal.jsonl"), *slow((100, "settings.json"), (9000, "curves.png"))],
@@ -228,6 +229,7 @@ def permissions_hold() -> Iterator[None]:
         assert libc.capset(header, sets) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
 @pytest.mark.parametrize("what", ["journal.jsonl", *slow(("outputs",), ("settings.json",))])
 def test_the_command_line_where_it_may_not_write(cli, what):
@@ -253,6 +255,7 @@ def test_the_command_line_where_it_may_not_write(cli, what):
     assert cli(*TASK)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_another_process_is_making_is_refused(cli):
     assert cli(*TASK)[0] == 0
     (journal,) = Path("outputs").rglob("journal.jsonl")

@@ -42,6 +42,7 @@ def other_leaves(draw: st.DrawFn, whole: Any) -> Any:
     return copy
 
 
+@pytest.mark.slow
 @fuzzed(
     st.one_of(other_leaves(REPLY), damaged(json.dumps(REPLY).encode()), st.just("[" * 99999)),
     100,

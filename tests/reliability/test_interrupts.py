@@ -267,6 +267,7 @@ def test_an_interrupted_search_says_where_it_stands(cli, monkeypatch):
     assert second == f"  spent {spend:.3g} of 6 USD on {len(kept) - 1} observations"
 
 
+@pytest.mark.slow
 def test_clocks_that_jump_change_nothing(tmp_path, monkeypatch):
     """Whatever the time of day is said to be while calls are made and claimed."""
     rng = random.Random(0)

@@ -81,6 +81,7 @@ def test_the_first_sentences_are_those_of_the_result(finished):
         assert (name in words) == (amount > 0) or name in ("reference", "again")  # words
 
 
+@pytest.mark.slow
 def test_how_long_the_calls_take_one_by_one_and_many_at_a_time(finished, tmp_path):
     class Timed(TableEvaluator):
         def evaluate(self, requests):
@@ -164,6 +165,7 @@ def test_what_was_saved_is_what_is_read(finished, tmp_path):
     assert str(recorded) == str(result)
 
 
+@pytest.mark.slow
 def test_what_a_selection_measured_is_there(tmp_path):
     def app(models, text):
         right = models["answer"] != "nano" or len(text) % 5
@@ -199,6 +201,7 @@ def test_what_a_selection_measured_is_there(tmp_path):
     assert f"total{usd(result.bill.total_usd)} USD" in read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["cost", "quality"])
 def test_constraints_and_the_other_objective(tmp_path, objective):
     task = synthetic_task(num_queries=40)
@@ -224,6 +227,7 @@ def test_a_method_without_bounds_has_a_page_too(tmp_path):
     assert sum(turn.outcome == "completed" for turn in turns) == evaluated > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0.3, 3.0])
 def test_candidates_that_were_open_at_once(tmp_path, budget):
     method = make_scope_joint(TASK.problem, base="small", seed=1, in_flight=6)
@@ -303,6 +307,7 @@ def test_a_run_that_crashed_is_shown_with_its_error(tmp_path):
     assert f"ValueError: {EVIL}" in seen.unfolded
 
 
+@pytest.mark.slow
 def test_a_result_of_an_earlier_version_has_a_page(tmp_path):
     """Without `estimates` the interval of the certificate is not computed again."""
     task = synthetic_task(num_queries=40)

@@ -31,6 +31,7 @@ def light(result):
     return View(result, "finished", datetime(2026, 11, 25)).light
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "wrong", "doubted"), [(60, 33, True), (60, 0, False)])
 def test_held_out_queries_below_the_threshold(number, wrong, doubted, tmp_path):
     result = half_certified()
@@ -74,6 +75,7 @@ def with_steps(result, number, of_choice):
     return replace(result, held_out=replace(found, choice=steps, reference=theirs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "steps", "average"),
     [
@@ -295,6 +297,7 @@ def varying_search(make, seed, **settings):
     return st.run(problem, search, FunctionEvaluator(problem, system, queries), 1.5)
 
 
+@pytest.mark.slow
 def test_answers_that_changed_in_the_search_are_told():
     """The certificate takes answers for fixed; nobody had asked the reference again."""
     result = varying_search(st.make_scope_joint, 0)
@@ -309,6 +312,7 @@ def test_answers_that_changed_in_the_search_are_told():
     assert not result.evidence.quality(result.recommendation.theta).is_exact
 
 
+@pytest.mark.slow
 def test_nothing_is_sure_if_a_search_was_told_that_answers_vary():
     """Although a choice by the model's bounds has answered every query."""
     results = [varying_search(st.make_scope, seed, certificate_flips=0.2) for seed in range(3)]

@@ -112,6 +112,7 @@ def test_what_is_only_accepted_stands_in_for_nothing():
         assert missing == {}
 
 
+@pytest.mark.slow
 def test_what_was_certified_for_tomorrow_before_stands_in():
     """Also if it has not answered all queries; what looks well on today's alone does not."""
     problem, evaluator, _ = synthetic_task(num_queries=400, epsilon=0.05)

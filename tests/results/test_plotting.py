@@ -161,6 +161,7 @@ def test_bands_do_not_turn_into_mud(methods, runs, bands, thin):
     assert sum(line.get_linewidth() == 0.5 for line in upper.get_lines()) == thin
 
 
+@pytest.mark.slow
 def test_quartiles_where_a_run_has_nothing_feasible_yet():
     runs = [curve([np.inf, 0.004 + i / 1000], [0.1, 0.9]) for i in range(5)]
     with np.errstate(all="raise"):
@@ -275,6 +276,7 @@ def test_fonts_are_embedded_as_truetype_and_files_are_reproducible(tmp_path):
         assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_figure_of_a_result_embeds_its_fonts(tmp_path):
     problem, evaluator, _ = synthetic_task(num_queries=5)
     result = run(problem, make_scope(problem, base="nano", seed=0), evaluator, 0.05)
@@ -282,6 +284,7 @@ def test_the_figure_of_a_result_embeds_its_fonts(tmp_path):
     assert_truetype(tmp_path / "a.pdf")
 
 
+@pytest.mark.slow
 def test_settings_of_matplotlib_are_left_alone(tmp_path):
     before = dict(matplotlib.rcParams)
     plot_curves({"scope": [curve([0.01])]}, 1, tmp_path / "a.png", title="", reference_cost_usd=1)
@@ -311,6 +314,7 @@ def test_a_half_written_figure_of_a_run_is_not_there(tmp_path, monkeypatch):
     assert not [name for name in names if "curves.png" in name]
 
 
+@pytest.mark.slow
 def test_a_name_with_dollars_is_no_formula(tmp_path):
     llms = ("a$\\x", "b$_", "c$^", "d$", "e$", "f$")
     task = synthetic_task(num_queries=12)

@@ -135,6 +135,7 @@ def test_answers_that_flip_are_never_exact(flips):
     assert result.quality.upper == 1.0
 
 
+@pytest.mark.slow
 def test_a_certificate_of_tomorrow_says_nothing_of_the_quality_on_these_queries():
     problem, evaluator, _ = task(400, 0.1)
     search = make_scope_joint(problem, base="nano", certificate="population", query_pool=200)
@@ -254,6 +255,7 @@ def test_held_out_queries_are_paired(held_out):
     assert told["quality_difference_interval"] == list(found.difference[1:3])
 
 
+@pytest.mark.slow
 def test_the_interval_of_held_out_queries_covers_the_difference():
     missed, mean = 0, 0.7 - 0.8
     for seed in range(200):
@@ -321,6 +323,7 @@ def test_the_certified_choice_is_certified_among_the_points():
     assert row.quality_interval[0] <= row.quality <= row.quality_interval[1]
 
 
+@pytest.mark.slow
 def test_a_certificate_of_tomorrow_is_told_where_all_queries_are_answered():
     problem, evaluator, _ = task(400, 0.1)
     result = run(

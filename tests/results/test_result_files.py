@@ -233,6 +233,7 @@ def test_what_cannot_be_replaced_is_told_in_words_of_a_file(tmp_path):
         save_models(tmp_path / "data.json", {"plan": "medium"}, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_every_key_of_the_result_is_explained(make):
     task = synthetic_task()

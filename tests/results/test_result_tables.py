@@ -97,6 +97,7 @@ def test_the_counts_of_one_search():
     }
 
 
+@pytest.mark.slow
 def test_a_table_of_1500_candidates_takes_no_longer_than_its_rows():
     """Four times as many candidates take about four times as long, not sixteen times."""
     llms = tuple(f"llm{i}" for i in range(40))
@@ -224,6 +225,7 @@ def test_a_measured_reference_goes_before_told_averages():
     assert found.schema["cost_usd_choice"] == polars.Float64
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_pictures_and_tables():
     """Without pyplot, whose backend for notebooks shows figures where it was asked to."""
     result = joint()

@@ -190,6 +190,7 @@ def test_the_file_of_the_result_has_what_was_measured():
     json.dumps(more, allow_nan=False)
 
 
+@pytest.mark.slow
 def test_the_page_about_results_shows_what_is_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs/howto/result.md").read_text()

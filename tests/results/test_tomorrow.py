@@ -95,6 +95,7 @@ def test_none_with_a_reason(theta):
     }
 
 
+@pytest.mark.slow
 def test_it_says_how_many_more_queries_are_needed():
     """Among configurations with too few queries: none if the average is too low."""
     seen = set()

@@ -144,6 +144,7 @@ def test_what_has_no_content_is_not_guessed(unknown):
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.slow
 def test_another_process_tells_the_same():
     code = (
         "import dataclasses, pathlib, numpy\n"

@@ -136,6 +136,7 @@ def test_calls_in_flight_are_waited_for_and_kept(tmp_path):
     assert clock.calls + then.calls == len(read_journal(tmp_path / "journal.jsonl"))
 
 
+@pytest.mark.slow
 def test_each_process_has_the_whole_time(tmp_path):
     calls = []
     while True:
@@ -184,6 +185,7 @@ class Timed(App):
         monkeypatch.setattr("scope_torch.runs.deadline.time", fake)
 
 
+@pytest.mark.slow
 def test_a_selection_ends_with_what_is_certified(tmp_path, monkeypatch):
     """First in the reference, then in the search, then in the held-out queries."""
     whole = st.select(App(), **settings(holdout=0.1))
@@ -269,6 +271,7 @@ class HeadLast:
         return "head last"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"batch_size": 16}, {"in_flight": 4}])
 def test_no_call_starts_after_it_while_a_slow_one_is_waited_for(tmp_path, settings):
     base = [names[0] for names in TASK.problem.llms]

@@ -234,6 +234,7 @@ def test_runs_of_before_know_a_metric_that_now_tells_more(loaded, name):
     assert now not in earlier
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "file", "old", "new"),
     [

@@ -264,6 +264,7 @@ def test_an_interrupted_flush_leaves_nothing_behind_and_can_be_made_again(path, 
     assert reopened(path) == FIVE
 
 
+@pytest.mark.slow
 def test_a_cut_at_any_byte_keeps_every_whole_line(path, caplog):
     whole = write(path)
     ends = [n + 1 for n, byte in enumerate(whole) if byte == ord("\n")]

@@ -63,6 +63,7 @@ def test_a_system_may_enter_another_folder(tmp_path, monkeypatch):
         assert (tmp_path / "run/result.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("every", "concurrency", "batch_size"),
     [(1, 1, 1), (3, 1, 4), (3, 3, 1), (3, 3, 4), (10, 1, 1), (10, 3, 4)],

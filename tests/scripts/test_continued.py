@@ -23,6 +23,7 @@ def test_a_pair_has_three_searches():
     assert {tuple(names) for names in searches.values()} == {("older", "continued", "fresh")}
 
 
+@pytest.mark.slow
 def test_the_older_search_lacks_the_llm_and_the_new_one_knows_the_rest():
     task = synthetic_task()
     found = compare(task, "small", "nano", seed=0, budget_usd=3.0)
@@ -37,6 +38,7 @@ def test_the_older_search_lacks_the_llm_and_the_new_one_knows_the_rest():
     assert not asked & {(o.theta, o.query) for o in known}
 
 
+@pytest.mark.slow
 def test_runs_are_added_to_a_file(tmp_path):
     path = tmp_path / "runs.csv"
     arguments = ["task=synthetic", "task.num_queries=20", "budget_usd=0.5", "--added", "any"]

@@ -11,6 +11,7 @@ from scripts import time_device
 FILE = time_device.PAGE.parents[1] / "benchmarks" / "devices.csv"
 
 
+@pytest.mark.slow
 def test_the_page_has_the_table_of_the_file():
     with FILE.open(newline="") as file:
         rows = list(csv.DictReader(file))

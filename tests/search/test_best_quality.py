@@ -32,6 +32,7 @@ def searches(problem):
     yield make_scope_joint(problem, base=base, seed=0, certificate="bounds")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("which", "latency"), [(0, False), (0, True), (1, True), (2, True)])
 def test_it_ends_at_the_best_within_the_bounds(which, latency):
     found = 0
@@ -57,6 +58,7 @@ def test_it_ends_at_the_best_within_the_bounds(which, latency):
     assert found >= 3
 
 
+@pytest.mark.slow
 def test_the_regret_is_bounded():
     """Quality lost at the end is at most the reported regret, where bounds hold."""
     for seed in range(4):

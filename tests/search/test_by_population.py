@@ -49,6 +49,7 @@ def wanting(quality, answers):
     )
 
 
+@pytest.mark.slow
 def test_a_least_quality_does_not_depend_on_the_queries_that_were_drawn():
     """Both answer alike, with an expected quality of 0.795: below 0.8, however the draw came."""
     rng, wrong = np.random.default_rng(0), 0
@@ -193,6 +194,7 @@ def test_it_holds_however_answers_vary(make, flips):
     assert not told.rules.known.answers_vary
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "flips"), [(make_scope, 0.1), (make_scope_joint, 0.0)])
 def test_searches(make, flips):
     """Certified if and only if the result's own lower bound is at least 0."""
@@ -215,6 +217,7 @@ def test_searches(make, flips):
     assert "certified" in bases or flips > 0
 
 
+@pytest.mark.slow
 def test_batches_are_certified_too():
     settings = {"certificate": "population", "bounds": {"delta": 0.05}}
     made = [make_scope(PROBLEM, base="nano", batch_size=size, **settings) for size in (32, None)]

@@ -127,6 +127,7 @@ def test_totals_are_exact_so_that_equal_sums_tie():
     assert configurations(rounds[3]) == [(1,)]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_agrees_with_the_pseudocode_retyped(data):
     num_queries = data.draw(st.integers(1, 20))

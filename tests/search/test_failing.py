@@ -191,6 +191,7 @@ def test_one_result_at_any_concurrency_and_after_any_crash(broken, tmp_path):
     assert same[0] == same[1]
 
 
+@pytest.mark.slow
 def test_without_failures_nothing_changes():
     """A search that fails nowhere leaves the posterior alone."""
     result, _ = searched(set())

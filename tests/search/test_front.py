@@ -133,6 +133,7 @@ def test_the_reference_is_known_and_never_estimated(make, seed, num_queries, eps
     assert {row.basis for row in rows} == {"reference"}
 
 
+@pytest.mark.slow
 def test_no_estimate_is_outside_its_interval():
     """Also where the model extrapolates to a cost below 0, as of free configurations."""
     for seed in range(10):
@@ -156,6 +157,7 @@ def test_no_estimate_is_outside_its_interval():
                     assert interval[0] <= value <= interval[1]
 
 
+@pytest.mark.slow
 def test_the_points_are_those_that_no_other_beats():
     task = make_task(2)
     search, result = found("scope_joint", task)
@@ -189,6 +191,7 @@ def test_certified_rows_are_true(seed):
             assert task.mean_quality[at] >= row.threshold - 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_if_drawn")
 def test_answers_that_flip_leave_theta_out_alone_certified():
     task = make_task(0)
@@ -202,6 +205,7 @@ def test_answers_that_flip_leave_theta_out_alone_certified():
     assert "observed" not in {row.basis for row in result.pareto().points}
 
 
+@pytest.mark.slow
 def test_a_space_that_is_not_enumerated_has_no_row_that_looks_best():
     task = make_task(0)
     search = make_scope_joint(task.problem, base="llm0", seed=0, space_search="branch_and_bound")
@@ -222,6 +226,7 @@ def test_a_search_that_ended_in_calibrate_has_no_estimates(make):
     assert [row.basis for row in result.pareto().by_loss] == ["reference"] * len(LOSSES)
 
 
+@pytest.mark.slow
 def test_result_json_has_the_table(tmp_path):
     task = make_task(0)
     budget = 0.2 * float(task.table.cost_usd.sum())

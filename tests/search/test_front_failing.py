@@ -81,6 +81,7 @@ def test_the_turn_of_one_that_is_dropped_ends(settings, most):
     check_turns(optimizer, told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [FIRST, ALL])
 @pytest.mark.parametrize("in_flight", [2, 6, 16])
 def test_so_do_those_of_all_open_candidates_that_use_it(broken, in_flight):
@@ -110,6 +111,7 @@ def test_what_is_dropped_is_not_recommended_any_more(in_flight):
     assert any(uses(theta, FIRST) for theta in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"batch_size": 4}, {"in_flight": 6}])
 def test_one_search_in_any_order_of_arrival_and_after_any_crash(settings, tmp_path):
     task = Broken(ALL)

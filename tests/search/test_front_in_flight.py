@@ -78,6 +78,7 @@ def test_one_call_in_flight_is_one_candidate_at_a_time():
         make(TASK.problem, batch_size=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("concurrency", "seed"), [(2, 0), (64, 1)])
 def test_the_order_in_which_answers_arrive_changes_nothing(concurrency, seed):
     alone = search(seed=seed)
@@ -89,11 +90,13 @@ def test_the_order_in_which_answers_arrive_changes_nothing(concurrency, seed):
     assert len({(one.theta, one.query) for one in alone.history}) == len(alone.history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [3, 31, 80])
 def test_a_crash_loses_nothing(tmp_path, after):
     check_a_crash(search, TASK, search_alone(), tmp_path, after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "in_flight"), [(0, 4), (1, 16)])
 def test_finds_the_exact_front_with_several_candidates_open(seed, in_flight):
     task = KnownTask.random(seed, (4, 4), 100, graded=False)
@@ -120,6 +123,7 @@ def test_holes_and_free_llms(in_flight):
     check_turns(optimizer, told)
 
 
+@pytest.mark.slow
 def test_a_candidate_has_no_more_in_flight_than_it_has_answered():
     """Counted within each of its turns, from what was asked and told."""
     task = KnownTask.random(2, (4, 4), 40, graded=False)

@@ -44,6 +44,7 @@ def at(task: KnownTask, theta: tuple[int, ...]) -> tuple[float, float]:
     return float(task.mean_cost[index]), float(task.mean_quality[index])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "seed"), [("area", 0), ("chance", 1), ("chance", 2)])
 def test_finds_the_exact_front(rule, seed):
     task = KnownTask.random(seed, (4, 4), 40, graded=False)
@@ -59,6 +60,7 @@ def test_finds_the_exact_front(rule, seed):
     assert search.stop_reason == "no other configuration can improve the front in these bounds"
 
 
+@pytest.mark.slow
 def test_asks_for_no_pair_twice():
     task = KnownTask.random(1, (4, 4), 20, graded=False)
     told = drive(make(task.problem, 0), task, 10_000)
@@ -66,6 +68,7 @@ def test_asks_for_no_pair_twice():
     assert len(set(pairs)) == len(pairs)
 
 
+@pytest.mark.slow
 def test_cheap_configurations_come_first():
     """Of the money, most goes to dear configurations; of the first tenth, most to cheap ones."""
     task = KnownTask.random(4, (4, 4), 60, graded=False)
@@ -75,6 +78,7 @@ def test_cheap_configurations_come_first():
     assert np.median(early) < np.median([o.cost_usd for o in told[len(early) :]])
 
 
+@pytest.mark.slow
 def test_theta_out_is_the_cheapest_of_the_front_that_is_good_enough():
     task = KnownTask.random(2, (4, 4), 40, graded=False)
     search = make(task.problem, 0, widenings=3)
@@ -110,6 +114,7 @@ def test_free_llms_do_not_stop_it():
     assert at(task, search.front[0])[0] == 0.0
 
 
+@pytest.mark.slow
 def test_a_resumed_search_goes_on_where_it_stopped(tmp_path):
     task = synthetic_task(num_queries=20)
 
@@ -152,6 +157,7 @@ def test_the_command_line_knows_it():
     assert search.settings() == expected.settings()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["area", "chance"])
 @pytest.mark.parametrize("listed", [False, True])
 def test_returns_are_those_of_one_configuration_after_another(rule, listed):

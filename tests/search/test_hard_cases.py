@@ -25,6 +25,7 @@ def two_modules(price, right, num_queries, epsilon, spread=0.0, seed=0):
     return KnownTask.of(cost, quality.astype(float), (0, 0), epsilon=epsilon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_holes", [False, True], ids=["continued", "with holes"])
 def test_certificate_by_bounds_where_some_queries_are_not_asked(with_holes):
     """Queries are told apart by open groups, of which there are fewer than groups."""
@@ -64,6 +65,7 @@ def test_bounds_of_no_width_are_widened():
     assert search.recommend().theta == (2, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_continued_search_keeps_what_is_known_to_be_better(in_flight, seed):
@@ -84,6 +86,7 @@ def test_a_continued_search_keeps_what_is_known_to_be_better(in_flight, seed):
     assert len(result.history) == 0
 
 
+@pytest.mark.slow
 def test_no_choice_is_dearer_than_the_reference_by_its_own_answers():
     """Of two open candidates that were theta_out in turn, both may turn out dear."""
     rng, shape = np.random.default_rng(16), (4, 4, 60)
@@ -102,6 +105,7 @@ def test_no_choice_is_dearer_than_the_reference_by_its_own_answers():
     assert theta == (0, 0) or sum(of_choice.values()) < 0.006 * len(of_choice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [1, 8])
 @pytest.mark.parametrize("seed", [0, 3, 30, 45])
 def test_no_choice_is_infeasible_by_its_own_answers(seed, in_flight):
@@ -124,6 +128,7 @@ def test_no_choice_is_infeasible_by_its_own_answers(seed, in_flight):
             assert known.get(row.theta, 1.0) >= row.threshold - 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("certificate", ["bounds", "sequence"])
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_two_that_cost_the_same_do_not_take_turns(make, certificate):
@@ -156,6 +161,7 @@ def test_answers_that_vary_may_still_decide_between_two_that_cost_the_same(flips
     assert rules.is_beaten((1, 2), (2, 1)) == (flips == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_queries", "parts"), [(1000, 10), (2000, 10), (1000, 3)])
 def test_an_average_of_exactly_the_threshold_is_enough_in_any_order(num_queries, parts):
     rng = np.random.default_rng(0)
@@ -173,6 +179,7 @@ def test_an_average_of_exactly_the_threshold_is_enough_in_any_order(num_queries,
         assert any(sequence.update(float(grade / parts)) for grade in grades)
 
 
+@pytest.mark.slow
 def test_many_open_candidates_whose_bet_is_lost_are_not_asked_again():
     price = [1e-2, 3e-3, 1e-3, 3e-4]
     skill = np.array([0.97, 0.955, 0.94, 0.92])

@@ -55,6 +55,7 @@ def search_alone():
     return search()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("concurrency", "seed"), [(2, 0), (5, 1), (64, 2)])
 def test_the_order_in_which_answers_arrive_changes_nothing(concurrency, seed):
     alone = search(seed=seed)
@@ -67,6 +68,7 @@ def test_the_order_in_which_answers_arrive_changes_nothing(concurrency, seed):
     assert max(evaluator.paid.values()) == 1  # each draw of each pair once
 
 
+@pytest.mark.slow
 def test_calls_stay_in_flight():
     evaluator = CountingEvaluator(TASK, 6)
     search(evaluator)
@@ -95,6 +97,7 @@ def test_a_request_depends_on_no_answer_of_the_last_ones():
     assert optimizer.stop_reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [3, 17, 31, 55])
 def test_a_crash_loses_nothing(tmp_path, after):
     check_a_crash(search, TASK, search_alone(), tmp_path, after)
@@ -112,6 +115,7 @@ def test_no_more_is_in_flight_than_the_budget_pays_for(share, concurrency):
     assert list(result.history) == list(search_alone().history)[: len(costs)]
 
 
+@pytest.mark.slow
 def test_a_larger_budget_goes_on(tmp_path):
     whole = search()
     half = search(CountingEvaluator(TASK, 6), tmp_path, budget=whole.history.spend_usd / 2)
@@ -190,6 +194,7 @@ def test_a_loss_may_be_expected_below_0(seed):
     assert task.mean_cost[at] <= limit.value or result.recommendation.basis == "reference"
 
 
+@pytest.mark.slow
 def test_the_best_quality_within_a_cost():
     usd = TASK.problem.reference_cost_usd
     limit = at_most("cost_usd", usd / 2, cap=20 * usd)
@@ -200,6 +205,7 @@ def test_the_best_quality_within_a_cost():
     assert together.recommendation == alone.recommendation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_several_constraints(make):
     problem, evaluator = constrained_task(2)
@@ -228,6 +234,7 @@ class Shuffled:
             yield from self._evaluator.evaluate(window[::-1])
 
 
+@pytest.mark.slow
 def test_tomorrows_queries():
     task = make_task(3, (3, 3), 60, graded=False, epsilon=0.3)
     alone = run_of(task, CountingEvaluator(task, 1))
@@ -392,6 +399,7 @@ def test_of_equal_costs_the_first_one_asks():
     assert not optimizer._is_worth_it(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("usd", "seed"), [(0.0, 0), (0.001, 1)])
 def test_where_all_cost_the_same_the_search_ends(usd, seed):
     task = make_task(seed, (4, 4), 16)

@@ -93,6 +93,7 @@ def check(results):
 CASES = ["plain", "holes", "ties", "constraints", "quality"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("make", "seed"), [(make_scope, 0), (make_scope_joint, 1)])
 def test_the_choices_of_the_masked_grid(make, case, seed, monkeypatch):
@@ -182,6 +183,7 @@ def test_in_a_theta_that_cannot_be_enumerated(make, seed, tmp_path):
         assert (one.event, one.t, one.theta_out) == (other.event, other.t, other.theta_out)
 
 
+@pytest.mark.slow
 def test_the_front_of_a_list():
     """All of it is observed in the end, so that the front is the true one."""
     problem, evaluator = large(12, count=12)

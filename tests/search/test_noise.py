@@ -304,6 +304,7 @@ def test_an_explanation_of_a_run_of_an_earlier_version():
     assert "with probability at most 0.02" in " ".join(certified_by(settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_continued_search_gets_no_old_answer_as_a_fresh_one(in_flight):
     """An evaluator that keeps its answers tells them apart by their number, as a store does."""

@@ -148,6 +148,7 @@ def test_more_runs_pay_for_more_search():
     assert results[3].recommendation.basis == "certified"
 
 
+@pytest.mark.slow
 def test_the_largest_return_on_theta_is_found():
     """With variances that are bounds only, and at every step of a search."""
     task = make_task(5, (4, 3, 5), 20, graded=False)
@@ -195,6 +196,7 @@ def naive(payoff, u, beta, mean_c, lower_c, mean_g, lower_g):
     return payoff.deployment_queries * P * saving / (n * mean_c)
 
 
+@pytest.mark.slow
 def test_the_same_on_a_device():
     """All moments are on the device there, and exact."""
     task = make_task(2, (4, 3, 3), 16, graded=False)
@@ -253,6 +255,7 @@ def test_the_budget_says_what_nobody_says():
     assert letter.stop_reason == "budget"
 
 
+@pytest.mark.slow
 def test_a_larger_budget_goes_on(tmp_path):
     """H derived from a larger budget is larger, so the journal is its beginning."""
     task = synthetic_task(num_queries=40, num_modules=3)

@@ -360,6 +360,7 @@ def test_what_is_left_out_still_counts_for_the_gap():
     assert out.gap_usd >= out.u_out_usd - task.best_cost > 0
 
 
+@pytest.mark.slow
 def test_to_the_letter_only_the_budget_ends_repeats():
     task = at_the_threshold(1e-9)
     evaluator = CountingEvaluator(task, crash_after=2000)

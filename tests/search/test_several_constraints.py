@@ -341,6 +341,7 @@ def test_tuned_half_widths_are_each_constraints_own():
     assert bounds.report()["b_g_units"] == list(beta.units)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["cost", "quality"])
 def test_a_search_that_was_interrupted_ends_the_same(tmp_path, objective):
     """Outcomes are in the journal: half of it is enough to go on from."""

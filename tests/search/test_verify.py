@@ -134,6 +134,7 @@ def test_what_one_change_at_a_time_cannot_tell_is_found(number):
     assert near[0] <= near[3] - number // 4
 
 
+@pytest.mark.slow
 def test_a_round_asks_the_cheapest_for_its_share():
     optimizer, result = searched(1)
     history, begins = result.history, [row.t for row in result.trace if row.event == "verifying"]
@@ -179,6 +180,7 @@ def test_a_larger_horizon_begins_with_the_search_of_a_smaller_one():
     assert asked[2][: len(asked[1])] == asked[1]
 
 
+@pytest.mark.slow
 def test_widened_bounds_are_narrow_again_after_a_round():
     optimizer, _ = searched(3)
     bounds = optimizer.belief.bounds
@@ -187,6 +189,7 @@ def test_widened_bounds_are_narrow_again_after_a_round():
     assert bounds.beta(1).g == 3.0
 
 
+@pytest.mark.slow
 def test_a_round_asks_only_what_can_be_observed():
     """Where a configuration lacks queries, it is asked on one that it has."""
     table = misleading_table(1)

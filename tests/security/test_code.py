@@ -51,6 +51,7 @@ def called(node: ast.Call) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 def test_no_data_becomes_code():
     found = {str(path.relative_to(ROOT)): faults(path.read_text()) for path in FILES}
     assert len(found) > 200

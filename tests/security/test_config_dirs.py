@@ -68,6 +68,7 @@ def attacking_directory(tmp_path, monkeypatch, cli):
     return run
 
 
+@pytest.mark.slow
 def test_a_harmless_directory_is_used(attack):
     """So the refusals below are of the attacks."""
     assert attack("experiment: mine")[0] == 0
@@ -128,6 +129,7 @@ ATTACKS = {
 IN_EVERY_WAY = ("allows itself", "launcher", "a variable in a path")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_refused(attack, name):
     experiment, told = ATTACKS[name]
@@ -140,6 +142,7 @@ def test_an_attack_is_refused(attack, name):
     assert not Path("outputs").exists() or not list(Path("outputs").rglob("result.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["job_logging", "hydra_logging"])
 def test_no_log_file_is_opened(attack, key):
     told = f"scope-torch: hydra.{key} is refused; it could write files: leave it out\n"

@@ -153,6 +153,7 @@ def test_modules_and_llms_of_a_table_may_have_any_name(cli, tmp_path, column, mo
     assert all(path.is_relative_to(tmp_path / "outputs") for path in made)
 
 
+@pytest.mark.slow
 def test_a_result_that_was_tampered_with_writes_no_report_elsewhere(
     cli, tmp_path, monkeypatch, capsys
 ):

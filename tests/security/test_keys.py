@@ -123,6 +123,7 @@ def test_loggers_made_later_are_redacted(monkeypatch, caplog):
     assert other == "left as it is: hunter2"
 
 
+@pytest.mark.slow
 def test_a_bug_leaves_a_log_without_the_key(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CANARY_KEY", KEY)
 
@@ -138,6 +139,7 @@ def test_a_bug_leaves_a_log_without_the_key(cli, monkeypatch, tmp_path):
     nowhere(tmp_path, out, err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["CANARY_KEY", "ENDPOINT"])
 @pytest.mark.parametrize("mode", [[], ["-m"]], ids=["run", "sweep"])
 def test_a_bug_that_shows_the_key_leaves_a_log_without_it(
@@ -192,6 +194,7 @@ def test_an_address_with_a_password_is_refused_and_not_shown(
     nowhere(tmp_path, out, err)
 
 
+@pytest.mark.slow
 def test_the_llm_of_llambo(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CANARY_KEY", KEY)
     for trouble in (Status(401, message=KEY), Status(400, message=KEY), f"no list {KEY}"):
@@ -256,6 +259,7 @@ def test_a_reply_keeps_what_is_not_the_key(monkeypatch):
     assert without_secrets(text, "CANARY_KEY") == "*** has ***"
 
 
+@pytest.mark.slow
 def test_a_key_in_a_reply_is_not_stored(cli, monkeypatch, tmp_path, caplog):
     monkeypatch.setenv("CANARY_KEY", KEY)
     monkeypatch.setenv("WANDB_SILENT", "true")

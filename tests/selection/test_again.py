@@ -50,6 +50,7 @@ def test_a_number_says_how_many(number):
     assert (0 if result.varies is None else result.varies.asked) == number
 
 
+@pytest.mark.slow
 def test_where_answers_vary_the_certificate_asks_again_and_says_so(tmp_path):
     app = Varying(0.1)
     result = selected(app, run_dir=tmp_path)
@@ -76,6 +77,7 @@ def test_where_answers_vary_the_certificate_asks_again_and_says_so(tmp_path):
     assert "of answers change" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_resumed_selection_is_the_same(tmp_path):
     first = selected(Varying(0.1), run_dir=tmp_path)
     app = Varying(0.1, seed=1)
@@ -85,6 +87,7 @@ def test_a_resumed_selection_is_the_same(tmp_path):
     assert again.bill == first.bill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "now"), [(0, 30), (7, 30), (7, 0), (None, 5)])
 def test_a_run_that_goes_on_keeps_its_number_and_says_so(tmp_path, caplog, before, now):
     first, app = selected(App(), run_dir=tmp_path, repeats=before), App()
@@ -120,6 +123,7 @@ def test_a_budget_of_any_size_is_a_budget():
     assert selected(App(), budget_usd=1e308).varies.asked == 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{"repeat": True}, {"repeat": True, "reference": "mini"}], ids=str)
 def test_what_has_answered_all_queries_was_tried(tmp_path, how):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
@@ -168,6 +172,7 @@ class Cached(Varying):
         return self.known[key], usd if self.of_cache == 0.0 else dict.fromkeys(models, (500, 100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_cache", [0.0, {}, {"plan": (500, 100)}], ids=str)
 def test_second_answers_of_a_cache_are_none(of_cache, caplog):
     prices = {llm: LLMInfo(llm, 1000 * usd, 0.0) for llm, usd in PRICE.items()}
@@ -201,6 +206,7 @@ def test_pilots_that_cost_more_than_the_budget_name_a_mend():
         selected(App(), budget_usd=0.01, dry_run="pilot")
 
 
+@pytest.mark.slow
 def test_of_several_older_runs_the_one_that_saw_a_change_counts(tmp_path):
     selected(Varying(0.2, seed=1), run_dir=tmp_path / "june")
     selected(App(), run_dir=tmp_path / "july")
@@ -227,6 +233,7 @@ def test_another_seed_is_refused_with_the_run_that_can_be_continued_from(tmp_pat
     assert f"With continue_from={str(tmp_path / 'june')!r} select" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_another_metric_does_not_make_answers_fixed(tmp_path, caplog):
     selected(Varying(0.2, seed=1), run_dir=tmp_path / "june")
     how = {"continue_from": tmp_path / "june", "metric": st.metrics.contains}
@@ -237,6 +244,7 @@ def test_another_metric_does_not_make_answers_fixed(tmp_path, caplog):
     assert f"answers changed from call to call in {tmp_path / 'june'}, by another" in caplog.text
 
 
+@pytest.mark.slow
 def test_failures_of_the_reference_are_known_with_its_other_answers(tmp_path):
     """Asked anew alone, they would be until they succeed, and the threshold would rise."""
     seen = set()

@@ -15,6 +15,7 @@ from scope_torch.selection.sampling import split
 from scope_torch.watch.reading import result_of_run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeat", [False, True])
 def test_pilots_are_in_the_bill(tmp_path, repeat):
     app = App()
@@ -27,6 +28,7 @@ def test_pilots_are_in_the_bill(tmp_path, repeat):
     assert result_of_run(read_run(tmp_path)).bill.probe_usd == result.bill.probe_usd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeat", [False, True])
 @pytest.mark.parametrize("stop", [1, 6, 44, 50])  # preflight, reference, its end, search
 def test_pilots_of_a_selection_that_was_stopped_are_not_asked_again(tmp_path, stop, repeat):
@@ -59,6 +61,7 @@ def test_a_pilot_of_another_run_is_refused(tmp_path):
     assert app.calls == []
 
 
+@pytest.mark.slow
 def test_pilots_of_a_reference_that_is_known_are_in_the_bill(tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "june"))
     app = App()
@@ -91,6 +94,7 @@ def test_second_answers_leave_the_held_out_queries_their_money():
     assert app.usd() <= 1.05 + 0.02
 
 
+@pytest.mark.slow
 def test_a_larger_budget_keeps_the_second_answers(tmp_path):
     app = App()
     arguments = settings(metric=exactly, run_dir=tmp_path, repeats=None)
@@ -115,6 +119,7 @@ def test_what_an_older_run_saw_of_varying_answers_is_not_forgotten(tmp_path, rep
     assert result.report["flips"] > 0
 
 
+@pytest.mark.slow
 def test_a_certificate_by_bounds_is_doubted_where_answers_vary():
     make = lambda problem: st.make_scope(problem, base="nano")  # noqa: E731
     found = [
@@ -172,6 +177,7 @@ class Outlier(App):
         return output, usd + dear
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"repeat": True}, {"metric_version": "1"}], ids=str)
 def test_a_larger_budget_asks_held_out_queries_only_for_the_rest(tmp_path, how):
     budget, counts, app = 1.25, [], Outlier()
@@ -205,6 +211,7 @@ class Flaky(App):
         return text.upper()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_call_that_failed_is_not_asked_until_it_succeeds(seed, tmp_path):
     """Else what fails in 12.5% of its calls is certified to lose at most 5%, sooner or later."""
@@ -227,6 +234,7 @@ def test_a_call_that_failed_is_not_asked_until_it_succeeds(seed, tmp_path):
             assert sum(told.values()) >= 0.95 * 40
 
 
+@pytest.mark.slow
 def test_an_outage_is_over_in_the_next_search(tmp_path):
     """All calls of an LLM failed in June; in July it answers, and is chosen."""
     app = App()
@@ -244,6 +252,7 @@ def test_an_outage_is_over_in_the_next_search(tmp_path):
     assert july.certified
 
 
+@pytest.mark.slow
 def test_what_is_lost_on_held_out_queries_counts_against_the_budget(tmp_path):
     """A program that a supervisor starts again and again does not spend without end."""
     lost_usd, given = 0.0, settings(metric=exactly, run_dir=tmp_path, holdout=0.5, budget_usd=2.0)
@@ -269,6 +278,7 @@ def test_what_is_lost_on_held_out_queries_counts_against_the_budget(tmp_path):
     assert result.bill.total_usd >= lost_usd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_piloted", [False, True])
 @pytest.mark.parametrize("stop", [20, 60])  # in the reference, and in the search
 def test_a_failure_is_paid_once_whatever_on_error_is_today(tmp_path, stop, is_piloted):

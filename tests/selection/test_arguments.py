@@ -55,6 +55,7 @@ def refused_in_one_line(name, kind, run_dir):
     assert (name, kind) == ("continue_from", "x") or not run_dir.exists()
 
 
+@pytest.mark.slow
 def test_what_is_none_is_taken(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, kind in sorted(TAKEN - {("judge", "x")}):
@@ -69,6 +70,7 @@ def test_a_selection_is_checked_when_it_is_made():
         st.Selection(App(), **settings(models=5))
 
 
+@pytest.mark.slow
 def test_a_selection_plans_and_runs(tmp_path):
     app = App()
     selection = st.Selection(app, **settings(run_dir=tmp_path))

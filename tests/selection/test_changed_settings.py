@@ -88,6 +88,7 @@ def test_the_cause_is_told_before_what_follows_from_it(done):
     assert "objective was None, now 'quality'" in str(told.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "told"),
     [
@@ -126,6 +127,7 @@ def test_other_elements_that_are_alike(tmp_path, dry_run):
         select(tmp_path, seed=1, dry_run=dry_run, dataset=ALIKE, holdout=0.2)
 
 
+@pytest.mark.slow
 def test_a_held_out_query_that_is_searched_on_is_no_new_one(tmp_path, caplog):
     select(tmp_path / "one", holdout=0.2)
     assert "held-out queries have" not in caplog.text
@@ -143,6 +145,7 @@ def test_a_pilot_of_another_reference(tmp_path):
         select(tmp_path, dry_run="pilot", reference={"plan": "mini", "solve": "pro"})
 
 
+@pytest.mark.slow
 def test_a_metric_that_seems_another_one_names_its_version(tmp_path):
     """What it passes on to be filled cannot be told from what it is."""
     words = ["YES"]

@@ -99,6 +99,7 @@ def test_time_ends_it_undecided(monkeypatch):
     assert found.pairs
 
 
+@pytest.mark.slow
 def test_an_interrupted_check_goes_on(tmp_path):
     whole_app = App()
     whole = st.check(whole_app, MINI, **arguments(run_dir=tmp_path / "whole"))
@@ -128,6 +129,7 @@ def test_other_settings_are_refused_in_its_directory(tmp_path):
         st.check(App(), MINI, **arguments(run_dir=tmp_path, delta=0.1))
 
 
+@pytest.mark.slow
 def test_a_search_that_chose_the_configuration_answers_for_nobody(tmp_path):
     """Where its reference was unlucky, a configuration that is too poor passed for that reason."""
     how = arguments(run_dir=tmp_path)
@@ -141,6 +143,7 @@ def test_a_search_that_chose_the_configuration_answers_for_nobody(tmp_path):
     assert found.verdict == "pass"
 
 
+@pytest.mark.slow
 def test_an_older_search_answers_for_the_reference(tmp_path):
     """It has never seen the new configuration."""
     st.select(App(), **arguments(run_dir=tmp_path), models=["nano", "pro"], repeats=0)
@@ -154,6 +157,7 @@ def test_an_older_search_answers_for_the_reference(tmp_path):
     assert f", {found.num_known} answers known" in str(found)
 
 
+@pytest.mark.slow
 def test_a_choice_on_the_same_queries_is_no_sample_for_tomorrow(tmp_path, caplog):
     st.select(App(), **arguments(run_dir=tmp_path), models=["nano", "mini", "pro"], repeats=0)
     st.check(App(), MINI, **arguments(continue_from=tmp_path, certificate="population"))
@@ -168,6 +172,7 @@ def test_copies_are_no_draws_of_tomorrow(caplog):
         assert caplog.text.count("36 of 48 queries have the input of another one") == number
 
 
+@pytest.mark.slow
 def test_fixed_answers_of_a_search_are_not_asked_again(tmp_path):
     st.select(App(), **arguments(run_dir=tmp_path), models=["nano", "mini", "pro"], repeats=0)
     app = App()
@@ -313,6 +318,7 @@ def test_an_interval_holds_any_ratio_and_ends_where_nothing_is_known(
     assert told in str(limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("certificate", ["fresh", "sequence", "population"])
 def test_a_tail_is_too_long_although_the_mean_is_fine(certificate):
     class Tail(App):
@@ -391,6 +397,7 @@ def test_a_comment_shows_no_mark_up_of_answers():
     assert {line.replace("\\|", "").count("|") for line in rows} == {rows[0].count("|")}
 
 
+@pytest.mark.slow
 def test_files_name_configurations(tmp_path):
     st.select(App(), **arguments(), models=["nano", "mini", "pro"]).save(tmp_path / "models.json")
     found = st.check(App(), tmp_path / "models.json", **arguments())
@@ -522,6 +529,7 @@ def test_grades_that_took_the_budget_leave_none_for_calls(regraded):
     assert found.verdict == "undecided"
 
 
+@pytest.mark.slow
 def test_known_pairs_still_decide_where_grading_them_took_the_budget(regraded):
     check, num = regraded
     rich = check("nano", 99, "rich", certificate="sequence")

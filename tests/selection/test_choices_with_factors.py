@@ -43,6 +43,7 @@ def result(tmp_path_factory):
     return st.select(app, **arguments(run_dir=tmp_path_factory.mktemp("run")))
 
 
+@pytest.mark.slow
 def test_a_choice_is_found_and_says_its_factors(result):
     assert result.choice["plan"] == "mini effort=low prompt=v2"
     assert result.choice["plan"].prompt == "v2"
@@ -58,12 +59,14 @@ def test_the_preflight_asks_each_value_once(result):
     assert plan.num_configurations == 24
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was(result, tmp_path):
     again = st.select(app, **arguments(run_dir=result.run_dir))
     assert again.choice == result.choice
     assert [*again.history] == [*result.history]
 
 
+@pytest.mark.slow
 def test_lists_of_choices_and_other_threads_are_the_same(result):
     same = arguments(
         models={"plan": product(**PLAN), "answer": ["nano", "mini"]},

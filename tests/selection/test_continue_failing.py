@@ -49,6 +49,7 @@ def first_search(tmp_path_factory):
     return folder, select(folder, Pipeline(), ["nano", "mini", "pro"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("changes", [{}, {"in_flight": 4}], ids=["one", "four"])
 def test_an_llm_that_fails_today_is_dropped_or_doubted(june, tmp_path, changes, seed):
@@ -96,6 +97,7 @@ class Scored(Pipeline):
         return {**answer, "outcomes": {"score": self.wrong if is_wrong else 0.7}}
 
 
+@pytest.mark.slow
 def test_an_outcome_out_of_range_is_asked_again_and_nothing_else(tmp_path):
     constraints = {"constraints": ["score >= 0.5"], "repeats": 0}
     before, after = Scored(-1.0), Scored(0.7)
@@ -111,6 +113,7 @@ def test_an_outcome_out_of_range_is_asked_again_and_nothing_else(tmp_path):
     assert result.certified
 
 
+@pytest.mark.slow
 def test_a_failed_answer_of_the_reference_needs_no_outcome(tmp_path):
     before, after = Scored(0.7), Scored(0.7)
     select(tmp_path / "june", before, ["nano", "mini", "pro"], repeats=0)

@@ -66,6 +66,7 @@ def july(tmp_path, app=None, **changes):
     return app, result
 
 
+@pytest.mark.slow
 def test_the_same_again_costs_nothing(tmp_path):
     before, older = first(tmp_path)
     app, result = july(tmp_path)
@@ -83,6 +84,7 @@ def test_the_same_again_costs_nothing(tmp_path):
     assert saved["known"]["counted"]
 
 
+@pytest.mark.slow
 def test_a_new_llm_is_all_that_is_asked(tmp_path):
     first(tmp_path, models=["nano", "pro"])
     app, result = july(tmp_path, models=["nano", "mini", "pro"])
@@ -112,6 +114,7 @@ def test_what_may_not_be_chosen_any_more_stands_in_for_nothing(tmp_path):
     assert {row["status"] for row in forbidden} == {"not allowed"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_june")
 def test_codes_may_differ(tmp_path):
     """Names count, not positions: neither of LLMs nor of modules nor of queries."""
@@ -126,6 +129,7 @@ def test_codes_may_differ(tmp_path):
     assert result.choice == {"solve": "mini", "plan": "mini"}
 
 
+@pytest.mark.slow
 def test_queries_may_come_and_go(tmp_path):
     before, _ = first(tmp_path)
     dataset = [(f"query {i}", f"QUERY {i}") for i in range(10, 50)]
@@ -139,6 +143,7 @@ def test_queries_may_come_and_go(tmp_path):
     assert result.problem.num_queries == 40
 
 
+@pytest.mark.slow
 def test_the_same_question_twice_is_two_queries(tmp_path):
     dataset = [(f"query {i % 7}", f"QUERY {i % 7}") for i in range(40)]
     before, _ = first(tmp_path, dataset=dataset)
@@ -149,6 +154,7 @@ def test_the_same_question_twice_is_two_queries(tmp_path):
     assert result.report["known"]["sources"][0]["left_out"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_june")
 def test_an_llm_may_go(tmp_path):
     app, result = july(tmp_path, models=["nano", "pro"])
@@ -165,6 +171,7 @@ def test_a_threshold_may_change(tmp_path):
     assert ("pro", "pro") not in {llms for llms, _ in app.calls}
 
 
+@pytest.mark.slow
 def test_new_prices_alone_cost_nothing_if_what_is_known_decides(tmp_path):
     """What was paid then is told apart from what it costs today."""
     first(tmp_path, Tokens(), prices=prices())
@@ -178,6 +185,7 @@ def test_new_prices_alone_cost_nothing_if_what_is_known_decides(tmp_path):
     assert result.problem.reference_cost_usd == pytest.approx(tokens * 10.0 / 1e6)
 
 
+@pytest.mark.slow
 def test_new_prices_may_lead_to_another_choice(tmp_path):
     """Mini becomes dearer than pro."""
     before, _ = first(tmp_path, Tokens(), prices=prices())
@@ -194,6 +202,7 @@ def test_the_prices_of_a_run_are_kept(tmp_path):
     assert len(json.loads((tmp_path / "june" / "queries.json").read_text())["queries"]) == 40
 
 
+@pytest.mark.slow
 def test_a_search_that_continues_is_resumed(tmp_path):
     """From its own files, even if the older run has gone."""
     first(tmp_path, models=["nano", "pro"])
@@ -215,6 +224,7 @@ def test_a_search_that_continues_is_resumed(tmp_path):
     assert result.bill.total_usd == pytest.approx(total, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_chain_of_searches(tmp_path):
     """What a search took over is taken over from it."""
     first(tmp_path, models=["nano", "pro"])
@@ -224,6 +234,7 @@ def test_a_chain_of_searches(tmp_path):
     assert result.choice == {"plan": "mini", "solve": "mini"}
 
 
+@pytest.mark.slow
 def test_several_older_runs(tmp_path):
     first(tmp_path, models=["nano", "pro"])
     st.select(App(), **settings(metric=exactly, models=["mini", "pro"], run_dir=tmp_path / "b"))
@@ -266,6 +277,7 @@ def test_what_a_run_has_taken_over_counts_once(tmp_path, priced):
     assert known("june of last year", "from july")[0] == alone
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_june")
 def test_what_two_runs_made_counts_twice(tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "b"))
@@ -301,6 +313,7 @@ def test_an_edited_list_of_llms_does_not_swap_their_answers(tmp_path, early, fin
         july(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [("queries.json", None, None), ("prices.json", "0.1", "0.4"), ("known.json", "true", "false")],
@@ -321,6 +334,7 @@ def test_what_a_later_search_must_know_has_a_hash(tmp_path, name, old, new):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_june")
 def test_repeat_asks_again(tmp_path):
     """Where answers vary, old ones tell the model which configuration to try, and no more."""
@@ -365,6 +379,7 @@ def test_a_directory_keeps_what_it_continues_from(tmp_path):
             july(tmp_path, continue_from=(), dry_run=dry_run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_june")
 @pytest.mark.parametrize("stop", [5, 30, None])
 def test_a_run_that_began_alone_stays_alone(tmp_path, stop):
@@ -473,6 +488,7 @@ def test_answers_whose_other_prices_changed(key, then, now, usd, expected):
     assert repriced(one, ["a"], early, described(now)) == one  # which did not say them
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "kind", "words"),
     [

@@ -140,6 +140,7 @@ def test_a_function_that_starts_a_loop_for_each_query(make, url):
         selected(lambda models, question: asyncio.run(app(models, question)))
 
 
+@pytest.mark.slow
 def test_without_select(url):
     problem = st.SelectionProblem("app", ("answer",), (("nano", "pro"),), 1, (1,), 1.0, 0.01, 0.1)
     app = by_httpx(url)

@@ -79,6 +79,7 @@ def test_processes_give_what_a_sequential_search_gives(tmp_path, expected):
     assert len(calls(tmp_path)) == number
 
 
+@pytest.mark.slow
 def test_threads_give_what_a_sequential_search_gives(tmp_path, expected):
     app = App(tmp_path)
     app.lock = threading.Lock()  # nothing is pickled for a thread

@@ -29,6 +29,7 @@ class Four(App):
         return sum(DEAR[llm] for names, _ in self.calls for llm in names)
 
 
+@pytest.mark.slow
 def test_an_earlier_choice_stays_in_bill_and_budget(tmp_path):
     app, choices = Four(), []
     data = [(f"question {i}", f"QUESTION {i}") for i in range(60)]
@@ -49,6 +50,7 @@ def test_an_earlier_choice_stays_in_bill_and_budget(tmp_path):
     assert again.bill.amounts == result.bill.amounts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_usd", [0.45, 0.6])
 def test_answers_to_more_queries_than_are_paid_for_now(tmp_path, loss_usd):
     """What a call lost is not left for the held-out queries, of which some were answered."""

@@ -52,6 +52,7 @@ def call_usd(result):
     return settings["optimizer"].get("call_usd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "at_a_time"), [({}, 1), ({"concurrency": 4}, 4), ({"batch_size": 2}, 2)]
 )
@@ -74,6 +75,7 @@ def test_dear_time_ends_a_search_earlier(tmp_path):
     assert dear.report["expected_return"] <= 1
 
 
+@pytest.mark.slow
 def test_a_reference_from_an_older_run_without_times(tmp_path):
     """It is asked again, which says how long a run takes; a free hour needs no time."""
 
@@ -153,6 +155,7 @@ def test_what_the_last_calls_saved_is_told():
     assert in_vain(told([0.01, 0.002], [100, 4000], objective="quality")) == ""
 
 
+@pytest.mark.slow
 def test_a_result_tells_it(tmp_path):
     result = selected(deployment_queries=1e7, budget_usd=30, run_dir=tmp_path)
     assert result.why.endswith(in_vain(result))

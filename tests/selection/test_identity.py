@@ -63,6 +63,7 @@ def as_an_earlier_version(folder, evaluator=None):
     (folder / "outputs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["reference", "search", "end"])
 def test_another_metric_is_refused_with_both_ways_out(tmp_path, stage):
     folder = tmp_path / "june"
@@ -118,6 +119,7 @@ def test_a_search_that_an_earlier_version_began_goes_on_as_it_began(tmp_path, mo
     assert len(whole.history) != len(select(App()).history)  # the settings matter here
 
 
+@pytest.mark.slow
 def test_a_metric_version_goes_in_the_place_of_its_code(tmp_path):
     select(App(), run_dir=tmp_path, metric_version="3")
     app = App()
@@ -169,6 +171,7 @@ def test_a_mended_metric_does_not_keep_its_old_grades(tmp_path):
     assert july.choice == {"plan": "mini", "solve": "mini"}
 
 
+@pytest.mark.slow
 def test_a_metric_that_raised_and_was_mended_goes_on(tmp_path):
     def raises(expected, output):
         if expected == "QUERY 7":
@@ -185,6 +188,7 @@ def test_a_metric_that_raised_and_was_mended_goes_on(tmp_path):
     assert july.choice == {"plan": "mini", "solve": "mini"}
 
 
+@pytest.mark.slow
 def test_a_call_that_the_metric_made_fail_is_asked_again(tmp_path):
     """It was booked as free and wrong: its grade can be mended, its cost cannot."""
 
@@ -210,6 +214,7 @@ class Answer:
         return self.text.upper()
 
 
+@pytest.mark.slow
 def test_an_output_that_was_not_kept_as_it_was_is_left_out(tmp_path):
     """`outputs.jsonl` has such an output as text, which a metric would take for something else."""
 
@@ -235,6 +240,7 @@ def test_an_output_that_was_not_kept_as_it_was_is_left_out(tmp_path):
     assert set(before.calls) & set(app.calls) <= told
 
 
+@pytest.mark.slow
 def test_repeated_answers_have_one_output(tmp_path):
     """Where answers vary, the last output of a pair says nothing of the others."""
 
@@ -258,6 +264,7 @@ def test_repeated_answers_have_one_output(tmp_path):
     assert july.report["known"]["sources"][0]["regraded"] == len(july.known)
 
 
+@pytest.mark.slow
 def test_a_chain_of_searches_keeps_the_outputs(tmp_path):
     """August grades anew what June answered and July had taken over; June is gone by then."""
     before = App()
@@ -272,6 +279,7 @@ def test_a_chain_of_searches_keeps_the_outputs(tmp_path):
     assert {answer.quality for answer in august.known} == {1.0}
 
 
+@pytest.mark.slow
 def test_what_was_taken_over_is_of_its_metric_too(tmp_path):
     """Killed between taking over and the first call: no other file says which metric it was."""
     select(App(), run_dir=tmp_path / "june")
@@ -285,6 +293,7 @@ def test_what_was_taken_over_is_of_its_metric_too(tmp_path):
         select(App(), metric=lenient, run_dir=tmp_path / "july", continue_from=tmp_path / "june")
 
 
+@pytest.mark.slow
 def test_the_journal_of_an_earlier_version_resumes_once_with_a_warning(tmp_path, caplog):
     first = select(App(), run_dir=tmp_path, holdout=0.1)
     result = (tmp_path / "result.json").read_text()
@@ -306,6 +315,7 @@ def test_the_journal_of_an_earlier_version_resumes_once_with_a_warning(tmp_path,
     assert "the metric was exactly" in refused(app, metric=lenient, run_dir=tmp_path, holdout=0.1)
 
 
+@pytest.mark.slow
 def test_an_earlier_version_is_continued_from_with_a_warning(tmp_path, caplog):
     select(App(), run_dir=tmp_path / "june")
     as_an_earlier_version(tmp_path / "june")
@@ -339,6 +349,7 @@ class Asked(App):
         return super().__call__(models, question.text)
 
 
+@pytest.mark.slow
 def test_another_data_set_of_the_same_size_is_refused(tmp_path):
     select(Asked(), dataset=questions(), run_dir=tmp_path)
     app = Asked()
@@ -352,6 +363,7 @@ def test_another_data_set_of_the_same_size_is_refused(tmp_path):
     assert "stand in another order" in refused(Asked(), dataset=questions()[::-1], run_dir=tmp_path)
 
 
+@pytest.mark.slow
 def test_queries_that_are_no_plain_data_are_continued_from(tmp_path):
     before = Asked()
     select(before, dataset=questions(), run_dir=tmp_path / "june")
@@ -381,6 +393,7 @@ def test_files_are_known_by_what_they_hold(tmp_path):
     assert "1 of 40 queries are new or changed, such as query 5, " in told
 
 
+@pytest.mark.slow
 def test_journals_of_queries_that_were_only_counted_resume_once(tmp_path, caplog):
     select(Asked(), dataset=questions(), run_dir=tmp_path)
     as_an_earlier_version(tmp_path, "my_app-" + "d59eced1ded07f84")  # of the number 40
@@ -396,6 +409,7 @@ class Handle:
     """Has no content that another process could compare."""
 
 
+@pytest.mark.slow
 def test_inputs_that_cannot_be_known_need_no_directory_and_get_none(tmp_path):
     handles = {Handle(): f"query {i}" for i in range(40)}
     dataset = [(handle, text.upper()) for handle, text in handles.items()]

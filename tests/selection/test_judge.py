@@ -275,6 +275,7 @@ def test_what_a_judge_was_paid_before_it_was_stopped(upstream, tmp_path):
     assert result.bill.total_usd == pytest.approx(paid(upstream), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_another_judge_is_another_metric(upstream, tmp_path):
     result = selected(upstream, run_dir=tmp_path / "a")
     upstream.served.clear()
@@ -294,6 +295,7 @@ def test_another_judge_is_another_metric(upstream, tmp_path):
     assert other.choice == result.choice
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_record_its_judge_goes_on(upstream, tmp_path):
     result = selected(upstream, run_dir=tmp_path)
     (tmp_path / "result.json").unlink()

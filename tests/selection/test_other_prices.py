@@ -41,6 +41,7 @@ def select(app, **changes):
     return st.select(app, **settings(metric=exactly, **changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [10, 85, None])
 def test_a_run_does_not_go_on_at_other_prices(tmp_path, stop):
     folder = tmp_path / "june"
@@ -123,6 +124,7 @@ def test_pilots_have_the_day_of_the_run(tmp_path, monkeypatch):
     assert again.problem.reference_cost_usd == pytest.approx(0.0028)  # a fifth
 
 
+@pytest.mark.slow
 def test_a_recheck_at_several_prices_is_not_taken_for_one_of_the_first(tmp_path):
     folder = tmp_path / "watch"
 
@@ -179,6 +181,7 @@ def test_a_price_list_is_not_changed_by_a_run_that_goes_on(tmp_path, monkeypatch
     assert prices_of_o3(new) == ("2025-06-11", 2.0, pytest.approx(0.0028))
 
 
+@pytest.mark.slow
 def test_an_endpoint_books_a_run_that_goes_on_at_its_own_prices(tmp_path, monkeypatch):
     stop = [5]
 

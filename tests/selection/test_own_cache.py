@@ -393,6 +393,7 @@ def test_a_failed_call_is_a_call_in_a_run(upstream, tmp_path):
     assert result.left_out["planner"] > 5
 
 
+@pytest.mark.slow
 def test_a_function_that_says_its_tokens(upstream):
     """The planner of this one is cached by itself; tokens by module tell it."""
     cache = {}
@@ -449,6 +450,7 @@ def test_a_function_whose_tokens_are_all_zero_asked_nobody(unused, changes, upst
     assert all(one.cost_usd > 0 for one in journalled(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_function_that_needs_no_llm_says_so(upstream):
     settings = {"endpoint": None, "prices": dict(LLMS), "budget_usd": 1}
     optional = ["planner", "solver"]
@@ -456,6 +458,7 @@ def test_a_function_that_needs_no_llm_says_so(upstream):
     assert result.left_out == {}
 
 
+@pytest.mark.slow
 def test_a_choice_that_never_cost_anything_is_doubtful(upstream, tmp_path):
     """By USD nobody can tell a cache from LLMs that are free: it is said, and no error."""
     result = selected(Replayed(usd(0.01), usd(0.0)), upstream, endpoint=None, budget_usd=1)
@@ -467,6 +470,7 @@ def test_a_choice_that_never_cost_anything_is_doubtful(upstream, tmp_path):
     assert told[1:] in " ".join(result.save(tmp_path / "report.html").read_text().split())
 
 
+@pytest.mark.slow
 def test_free_llms_that_were_asked_are_no_doubt(upstream):
     """A local LLM costs nothing, but uses tokens."""
     from scope_torch.llm.prices import LLMInfo

@@ -150,6 +150,7 @@ def test_what_can_be_refused_is_refused_before_anything_is_paid(changes, message
     assert app.calls == []
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_are_numbers(tmp_path):
     np = pytest.importorskip("numpy")
     changes = {
@@ -295,6 +296,7 @@ def test_held_out_queries_end_with_the_budget(concurrency, times, compared, tmp_
     assert more.bill.total_usd == pytest.approx(app.paid, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_price_list_of_today_resumes_on_a_later_day(tmp_path, monkeypatch):
     from datetime import date
 
@@ -330,6 +332,7 @@ def test_published_prices_that_are_used_are_shown():
     assert "gpt-4o-mini: 0.15 in, 0.6 out" in str(result.bill)
 
 
+@pytest.mark.slow
 def test_a_module_that_asks_nobody_with_another_llm_is_told_at_once(caplog):
     """As a cache of that module looks like, on the first query already."""
 
@@ -347,6 +350,7 @@ def test_a_module_that_asks_nobody_with_another_llm_is_told_at_once(caplog):
     assert "asked an LLM under the reference" not in caplog.text
 
 
+@pytest.mark.slow
 def test_a_module_whose_tokens_nobody_tells_is_told_at_once_and_at_the_end(caplog):
     """Its LLMs would count as free, and the bill would be wrong without a word."""
 
@@ -366,6 +370,7 @@ def test_a_module_whose_tokens_nobody_tells_is_told_at_once_and_at_the_end(caplo
     assert result.left_out == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["in_flight", "batch_size"])
 def test_another_width_is_told_what_to_pass(name, tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 4}))
@@ -373,6 +378,7 @@ def test_another_width_is_told_what_to_pass(name, tmp_path):
         st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **{name: 2}))
 
 
+@pytest.mark.slow
 def test_one_width_in_the_place_of_the_other_names_one_mend(tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "a", in_flight=4))
     with pytest.raises(InputError, match=r"in_flight was 4, now 1 \(pass in_flight=4\)\. ") as told:
@@ -386,6 +392,7 @@ def test_one_width_in_the_place_of_the_other_names_one_mend(tmp_path):
     assert "in_flight=" not in str(told.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [{"concurrency": 4}, {"batch_size": 4}, {}])
 def test_a_run_goes_on_as_it_began_at_any_concurrency(before, tmp_path):
     found = st.select(App(), **settings(metric=exactly, run_dir=tmp_path, **before))

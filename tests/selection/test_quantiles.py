@@ -34,6 +34,7 @@ def selected(*constraints, **changes):
     return st.select(app, **(how | changes))
 
 
+@pytest.mark.slow
 def test_a_tail_is_too_long_although_the_mean_is_fine():
     assert selected(MEAN).choice == {"answer": "nano"}
     result = selected(MEAN, TAIL)
@@ -73,6 +74,7 @@ def test_a_reference_whose_tail_is_too_long_is_told():
     assert doubt_of(replace(result, problem=some)).endswith("(98.8% of runs on 40 of 80 queries)")
 
 
+@pytest.mark.slow
 def test_a_stopped_selection_goes_on(tmp_path):
     whole = selected(TAIL, run_dir=tmp_path)
     (tmp_path / "result.json").unlink()

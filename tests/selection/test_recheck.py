@@ -70,6 +70,7 @@ def test_the_draws_stay_in_the_folder_if_the_app_enters_another_one(tmp_path, mo
         )
 
 
+@pytest.mark.slow
 def test_a_change_of_the_provider_is_an_alarm(tmp_path, monkeypatch):
     provider = Provider()
     for day in range(1, 9):
@@ -341,6 +342,7 @@ def test_logged_traces_need_no_call():
         recheck_traces(traces(good, llm="nano"), low, min_quality=0.9)
 
 
+@pytest.mark.slow
 def test_traces_of_one_time_are_no_alarm():
     """A log of whole days: failures of a day must not stand before its successes."""
     luck = random.Random(0)

@@ -95,6 +95,7 @@ def test_an_alarm_is_one_whatever_is_left_out():
     assert "left out: 10 traces without a score" in str(found)
 
 
+@pytest.mark.slow
 def test_grades_of_a_sample_leave_the_newest_traces_out_by_chance():
     """Of four in five that have none: twenty in a row come once in 87 looks; 21 in 108."""
     luck = random.Random(0)

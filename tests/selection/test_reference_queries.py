@@ -31,6 +31,7 @@ def of_reference(app):
     return [text for llms, text in app.calls if llms == PRO]
 
 
+@pytest.mark.slow
 def test_a_least_quality_needs_ten_answers_of_the_reference():
     app, whole = App(), App()
     result = st.select(app, **least())
@@ -46,6 +47,7 @@ def test_a_least_quality_needs_ten_answers_of_the_reference():
     assert result.bill.total_usd < expected.bill.total_usd / 5
 
 
+@pytest.mark.slow
 def test_the_sample_is_that_of_the_seed_and_is_asked_in_order():
     samples = [[o.query for o in st.select(App(), **least(seed=s)).reference] for s in (0, 0, 1)]
     assert samples[0] == samples[1] != samples[2]
@@ -85,6 +87,7 @@ def test_a_loss_is_proven_by_a_sample():
     assert row.cost_interval[0] < row.cost_usd < row.cost_interval[1]
 
 
+@pytest.mark.slow
 def test_a_loss_is_proven_where_answers_vary(tmp_path):
     """The sample then bounds what is expected of the reference; also when the run goes on."""
     calls = Counter()
@@ -163,6 +166,7 @@ def test_a_sample_that_breaks_goes_on(stop_after, tmp_path):
     assert found.summary()["result_hash"] == expected.summary()["result_hash"]
 
 
+@pytest.mark.slow
 def test_another_number_is_told(tmp_path):
     st.select(App(), **arguments(run_dir=tmp_path, reference_queries=40))
     with pytest.raises(InputError, match=r"reference_queries was 40, now 50 \(pass reference_"):
@@ -177,6 +181,7 @@ def test_pilots_are_paid_once(tmp_path):
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_an_older_run_that_knows_all_is_used(tmp_path):
     st.select(App(), **least(run_dir=tmp_path / "june", reference_queries=Q))
     app = App()
@@ -189,6 +194,7 @@ def test_an_older_run_that_knows_all_is_used(tmp_path):
     assert of_reference(app) == []
 
 
+@pytest.mark.slow
 def test_a_larger_sample_goes_on_from_a_smaller_one(tmp_path):
     st.select(App(), **arguments(run_dir=tmp_path / "june", reference_queries=30))
     app = App()
@@ -204,6 +210,7 @@ def test_the_plan_tells_it():
     assert "150 runs; stopped" in str(st.select(App(), **arguments(dry_run=True)))
 
 
+@pytest.mark.slow
 def test_what_is_told_of_a_sample(tmp_path, capsys):
     result = st.select(App(), **least(run_dir=tmp_path, progress=True))
     assert (
@@ -219,6 +226,7 @@ def test_what_is_told_of_a_sample(tmp_path, capsys):
     assert result.save(tmp_path / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_seeds_are_one_group_and_a_run_is_read_again(tmp_path):
     for seed in (0, 1):
         how = {"run_dir": tmp_path / "scope_joint" / f"seed={seed}", "reference_queries": 40}

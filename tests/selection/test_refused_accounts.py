@@ -156,6 +156,7 @@ def same(result, whole):
     assert told == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "error"), REFUSED)
 def test_the_endpoint_sees_it_although_the_application_answers(tmp_path, whole, status, error):
     how = {"run_dir": tmp_path, "on_error": "zero", "repeats": 0}
@@ -170,6 +171,7 @@ def test_the_endpoint_sees_it_although_the_application_answers(tmp_path, whole, 
         same(selected(swallowing([]), upstream, **how), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "error"), PASSING)
 def test_what_the_application_makes_of_other_errors_is_its_answer(tmp_path, status, error):
     answers = []
@@ -178,6 +180,7 @@ def test_what_the_application_makes_of_other_errors_is_its_answer(tmp_path, stat
     assert answers
 
 
+@pytest.mark.slow
 def test_one_that_answers_when_asked_again_is_an_answer(tmp_path, whole):
     """As a client that knows a second key does it."""
     numbers = iter(range(10**6))

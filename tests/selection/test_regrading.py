@@ -36,6 +36,7 @@ def judging(usd):
     return judge, judged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("holdout", [0.0, 0.2])
 def test_a_judge_that_grades_anew_is_paid(tmp_path, holdout):
     before, app = App(), App()
@@ -57,6 +58,7 @@ def test_a_judge_that_grades_anew_is_paid(tmp_path, holdout):
     assert again.bill.amounts == paid.amounts
 
 
+@pytest.mark.slow
 def test_grading_anew_ends_with_the_budget(tmp_path):
     select(App(), run_dir=tmp_path / "june")
     budget = settings()["budget_usd"]
@@ -69,6 +71,7 @@ def test_grading_anew_ends_with_the_budget(tmp_path):
     assert app.calls == []
 
 
+@pytest.mark.slow
 def test_a_dry_run_grades_nothing(tmp_path):
     select(App(), run_dir=tmp_path / "june")
     judge, judged = judging(1.0)
@@ -79,6 +82,7 @@ def test_a_dry_run_grades_nothing(tmp_path):
     assert not (tmp_path / "july").exists()
 
 
+@pytest.mark.slow
 def test_second_answers_leave_the_outputs_of_the_first(tmp_path):
     """The reference answers some queries twice; another metric grades what it said first."""
 
@@ -148,6 +152,7 @@ def test_a_judge_that_dies_midway_is_asked_only_for_the_rest(tmp_path, of_held_o
     assert found.bill == expected.bill
 
 
+@pytest.mark.slow
 def test_what_a_judge_was_paid_when_it_raised_is_in_the_bill(tmp_path):
     select(App(), run_dir=tmp_path / "june")
     raised = TimeoutError("no reply")
@@ -221,6 +226,7 @@ def with_judge(kind, app, judge, folder, version="1", **changes):
     return st.recheck(app, MINI, draws=10, **how).total_usd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["select", "check", "recheck"])
 def test_a_judge_that_raises_does_not_spend_without_end(tmp_path, kind):
     select(App(), run_dir=tmp_path / "june")
@@ -238,6 +244,7 @@ def test_a_judge_that_raises_does_not_spend_without_end(tmp_path, kind):
     assert app.calls == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "version"), [("select", "1"), ("check", "1"), ("check", "2"), ("recheck", "2")]
 )

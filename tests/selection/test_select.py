@@ -109,6 +109,7 @@ def test_the_search_does_not_see_the_held_out_queries():
     assert asked == {tuple(result.choice.values()), ("pro", "pro")}
 
 
+@pytest.mark.slow
 def test_a_search_of_the_same_problem_by_hand_is_the_same():
     """`select` is a thin face: the same objects, put together by hand, give the same result."""
     result = st.select(App(), **settings(metric=exactly))
@@ -140,6 +141,7 @@ def test_a_search_of_the_same_problem_by_hand_is_the_same():
     assert [o.request for o in by_hand.history] == [o.request for o in result.history]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_after", [1, 20, 90])  # preflight, reference, search
 def test_a_selection_that_breaks_goes_on_where_it_stopped(stop_after, tmp_path):
     whole = App()
@@ -161,6 +163,7 @@ def test_a_selection_that_breaks_goes_on_where_it_stopped(stop_after, tmp_path):
     assert (tmp_path / journal[0]).read_bytes() == (tmp_path / journal[1]).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_reference_is_not_measured_again_and_stays_as_it_was(tmp_path):
     calls = []
 
@@ -179,6 +182,7 @@ def test_the_reference_is_not_measured_again_and_stays_as_it_was(tmp_path):
     assert frozen["reference_quality"] == first.problem.reference_quality
 
 
+@pytest.mark.slow
 def test_a_larger_budget_goes_on(tmp_path):
     def spend(budget_usd):
         app = App()
@@ -212,6 +216,7 @@ def test_an_app_may_enter_another_folder(tmp_path, monkeypatch):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.slow
 def test_an_asynchronous_app_with_tokens_and_prices():
     prices = {llm: LLMInfo(llm, 1e3 * usd, 2e3 * usd) for llm, usd in PRICE.items()}
     tokens = (500, 250)  # so a call costs PRICE[llm]
@@ -229,6 +234,7 @@ def test_an_asynchronous_app_with_tokens_and_prices():
     assert found.prices.keys() >= set()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_day_of_its_prices(tmp_path):
     own = {llm: LLMInfo(llm, 1e3 * usd, 2e3 * usd) for llm, usd in PRICE.items()}
 
@@ -289,6 +295,7 @@ def test_outputs_are_kept_by_configuration_and_query():
     assert "expected" in result.disagreements().columns
 
 
+@pytest.mark.slow
 def test_outputs_are_there_after_a_resume_too(tmp_path):
     first = st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
     with open(tmp_path / "outputs.jsonl", "a") as file:
@@ -399,6 +406,7 @@ def test_pilots_say_how_long_a_run_takes(monkeypatch, concurrency, rounds):
     assert plan.pilot.seconds == 6 / rounds
 
 
+@pytest.mark.slow
 def test_pilots_say_what_it_costs_and_are_not_paid_twice(tmp_path):
     app = App()
     arguments = settings(metric=exactly, run_dir=tmp_path, holdout=0.1)
@@ -424,6 +432,7 @@ def searched_by(arguments):
     return split(dataset, arguments["holdout"], 0)[0]
 
 
+@pytest.mark.slow
 def test_a_dry_run_knows_what_earlier_runs_know(tmp_path):
     app = App()
     st.select(app, **settings(metric=exactly, run_dir=tmp_path / "june"))
@@ -437,6 +446,7 @@ def test_a_dry_run_knows_what_earlier_runs_know(tmp_path):
     assert not (tmp_path / "july").exists()
 
 
+@pytest.mark.slow
 def test_a_reference_that_costs_too_much_is_stopped_after_five_queries(tmp_path):
     app = App()
     with pytest.raises(InputError, match=r"0.1 USD on 5 of 40 .* 0.8 USD on all, .*=0.5; raise"):
@@ -457,6 +467,7 @@ def test_without_a_common_llm_the_search_starts_anywhere():
     assert result.settings["optimizer"]["initial_pool"] == "random"
 
 
+@pytest.mark.slow
 def test_silent_without_a_terminal_and_told_on_request(capsys):
     st.select(App(), **settings())
     assert capsys.readouterr() == ("", "")

@@ -24,6 +24,7 @@ print(setup.problem.llms, list(map(str, setup.problem.constraints)), earlier, it
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_sets_are_told_in_one_order(tmp_path, seed):
     root = Path(__file__).parents[2]

@@ -64,6 +64,7 @@ def same(found, expected):
     assert found.savings == expected.savings
 
 
+@pytest.mark.slow
 def test_trackers_get_the_whole_result(tmp_path):
     tracker = Last()
     result = selected(tmp_path, callbacks=[tracker])
@@ -72,6 +73,7 @@ def test_trackers_get_the_whole_result(tmp_path):
     same(result_of_run(read_run(tmp_path)), result)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_end_is_told_to_trackers(tmp_path):
     tracker = Last()
 
@@ -86,6 +88,7 @@ def test_an_error_in_the_end_is_told_to_trackers(tmp_path):
     assert isinstance(tracker.error, OSError)
 
 
+@pytest.mark.slow
 def test_a_search_is_not_over_while_held_out_queries_are_asked(tmp_path):
     """Its page says so, with what they have cost; the same call goes on."""
     stops, asked = [True], []
@@ -112,6 +115,7 @@ def test_a_search_is_not_over_while_held_out_queries_are_asked(tmp_path):
     same(result_of_run(read_run(tmp_path)), result)
 
 
+@pytest.mark.slow
 def test_a_logged_reference_leaves_nothing_out_of_the_directory(tmp_path):
     """Module c never asks an LLM: perhaps a cache answers for it."""
     logged = [LoggedQuery(f"q{i}", 1, 0.02 + 1e-4 * i, float(i % 9 > 0), 2.0) for i in range(NUM)]
@@ -139,6 +143,7 @@ def test_a_logged_reference_leaves_nothing_out_of_the_directory(tmp_path):
     same(result_of_run(read_run(tmp_path / "run")), result)
 
 
+@pytest.mark.slow
 def test_a_continued_search_knows_where_reference_and_choice_differ(tmp_path):
     selected(tmp_path / "june")
     result = selected(tmp_path / "july", continue_from=tmp_path / "june")
@@ -147,6 +152,7 @@ def test_a_continued_search_knows_where_reference_and_choice_differ(tmp_path):
     same(result_of_run(read_run(tmp_path / "july")), result)
 
 
+@pytest.mark.slow
 def test_a_sampled_reference_that_is_known(tmp_path):
     how = {"max_quality_loss": None, "min_quality": 0.85}
     selected(tmp_path / "june", **how)
@@ -155,6 +161,7 @@ def test_a_sampled_reference_that_is_known(tmp_path):
     same(result_of_run(read_run(tmp_path / "july")), result)
 
 
+@pytest.mark.slow
 def test_a_part_of_a_run_is_no_run(tmp_path):
     selected(tmp_path / "run", holdout=0)
     for part in ("reference", "preflight"):

@@ -236,6 +236,7 @@ def run_app(query, *folders: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_process_needs_only_its_environment(query, upstream):
     major = openai.__version__.partition(".")[0]
     assert run_app(query) == f"{major} True\n"

@@ -367,6 +367,7 @@ def test_an_error_with_status_200_costs_what_it_says(upstream):
         assert bill.cost_usd == pytest.approx(usd)
 
 
+@pytest.mark.slow
 def test_a_slow_application_does_not_hold_the_upstream(upstream):
     """The upstream's stream is read to its end while the application reads nothing."""
     upstream.answer = lambda _: Say("w" * 200 + " " + "w " * 5000)

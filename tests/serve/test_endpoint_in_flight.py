@@ -28,6 +28,7 @@ from scope_torch.serve.upstream import Upstream, UpstreamRequest
 NUM_QUERIES = 24
 
 
+@pytest.mark.slow
 def test_eight_in_flight_are_never_mixed_up():
     """Every reply says who asked; each ledger is equal to the upstream's own."""
     together = threading.Barrier(8, timeout=20)  # eight requests are inside at once, every time

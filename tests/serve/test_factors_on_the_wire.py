@@ -221,6 +221,7 @@ def test_the_keys_are_those_of_the_vendors_own_clients(monkeypatch):
         assert sent(monkeypatch, host, path, choice, **{key: limit}) == wanted
 
 
+@pytest.mark.slow
 def test_a_search_of_efforts_asks_and_pays_for_each(upstream):
     """Only an effort helps the cheap LLM; the endpoint alone knows of it."""
 

@@ -46,12 +46,14 @@ def chosen(upstream, app):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_application_of_one_argument_reads_its_prompt(upstream, caplog):
     result = chosen(upstream, lambda question: ask(question, current.models()["answer"].prompt))
     assert result.choice == {"answer": "small prompt=v2"}
     assert "has not read" not in caplog.text
 
 
+@pytest.mark.slow
 def test_an_application_that_reads_no_prompt_is_told_so_once(upstream, caplog):
     chosen(upstream, lambda question: ask(question, "v2"))
     told = [one.getMessage() for one in caplog.records if "has not read" in one.getMessage()]

@@ -42,6 +42,7 @@ def test_no_request_asks_an_llm_twice():
     assert asked == ["x", "y"]
 
 
+@pytest.mark.slow
 def test_any_order_of_failures():
     """Against the rule, said anew: no request asks an LLM twice, or one that is left alone."""
     draw = random.Random(4)

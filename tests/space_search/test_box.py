@@ -250,6 +250,7 @@ class Reads(Rule):
             assert len(posterior.mean_c) == len(posterior.mean_g) == len(posterior.variance)
 
 
+@pytest.mark.slow
 def test_a_rule_that_reads_changes_no_search(monkeypatch):
     whole = search(make_task(0, (5, 4, 5), 12))
     counts = always(monkeypatch)
@@ -283,6 +284,7 @@ def test_the_promise_has_a_lower_tail():
     np.testing.assert_allclose(upper_tail(z), norm.sf(z), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_several_constraints_in_boxes(monkeypatch):
     problem, evaluator = constrained_task(2, sizes=(5, 4))
     settings = {"problem": problem, "evaluator": evaluator, "usd": 500 * problem.reference_cost_usd}
@@ -314,6 +316,7 @@ def same(one, other):
         assert (a.event, a.theta_cand) == (b.event, b.theta_cand)
 
 
+@pytest.mark.slow
 def test_a_space_of_one_module(monkeypatch):
     task = make_task(1, (9,), 12)
     whole = search(task)

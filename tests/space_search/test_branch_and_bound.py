@@ -41,6 +41,7 @@ def told(sizes, num_queries, seed, count, kernel=MATERN) -> Driven:
     return driven
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     sizes=SIZES,

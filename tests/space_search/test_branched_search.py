@@ -51,6 +51,7 @@ def test_the_search_of_the_grid(case, monkeypatch):
             assert math.isclose(*values, rel_tol=1e-9, abs_tol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_search_that_gives_up_says_so(monkeypatch):
     """Its gap is at least the one proven: what was left out counts as if it were feasible."""
     case = CASES[0]

@@ -58,6 +58,7 @@ def both(surrogate, allowed=None, has_margin=False):
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "relative_cost", "forbids", "num_constraints"),
     [
@@ -190,6 +191,7 @@ def test_what_is_no_number_is_told(part):
         ours.lower_bounds(Beta(2.0, 2.0), 0.01, None)
 
 
+@pytest.mark.slow
 def test_a_search_asks_the_same(monkeypatch):
     task = make_task(1, (4, 3), 6)
 

@@ -147,6 +147,7 @@ def test_equals_the_grid_and_the_definition(
     assert branched.report()["gap_usd"] == branched.report()["promise_gap"] == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**20), relative_cost=st.booleans(), margin=st.sampled_from([0.0, 0.2]))
 def test_with_a_margin_the_sign_of_the_least_constraint_is_enough(seed, relative_cost, margin):
@@ -242,6 +243,7 @@ def test_lines_lie_above_the_most_that_costs_can_be(tau):
                 assert bands.at_most(promise, torch.tensor([j]), height) >= tau * (1 - 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_limit_on_nodes_leaves_proven_gaps(seed):
     surrogate = told((6, 5, 6, 5), seed, 80)

@@ -26,6 +26,7 @@ def test_no_query_has_the_city_of_another():
     assert len({(row["country"], folded(row["city"])) for row in rows}) == len(rows) == 240
 
 
+@pytest.mark.slow
 def test_fields():
     dataset = airport_city()
     assert (len(dataset.queries), len(dataset.held_out)) == (150, 90)
@@ -39,6 +40,7 @@ def test_fields():
         assert dataset.metric("", query) == 0
 
 
+@pytest.mark.slow
 def test_records_help_without_telling():
     dataset = airport_city()
     for queries in (dataset.queries, dataset.held_out):

@@ -49,6 +49,7 @@ def fixture_of_tasks(tmp_path):
         task.evaluator.close()
 
 
+@pytest.mark.slow
 def test_a_task_on_the_airports(make):
     with FakeEndpoint(airport_llm) as endpoint:
         task = make(endpoint)
@@ -72,6 +73,7 @@ def test_a_task_on_the_airports(make):
         assert (len(asked), len(later), asked & later) == (6, 10, set())
 
 
+@pytest.mark.slow
 def test_the_reference_is_measured_once(make):
     with FakeEndpoint(airport_llm) as endpoint:
         first = make(endpoint)
@@ -163,6 +165,7 @@ def test_bad_input_names_the_value_before_any_call(make, monkeypatch, changes, v
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_reference_with_lost_calls_sets_no_threshold(make):
     """They would count as wrong answers; the next run pays only for the lost calls."""
     lost = iter([True])

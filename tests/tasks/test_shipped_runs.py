@@ -102,6 +102,7 @@ def test_what_was_not_recorded_is_refused(override, message):
         compose_task(["task=airport_city", override])
 
 
+@pytest.mark.slow
 def test_airports_are_the_first_of_the_data_set():
     assert len(airport_city().queries) >= QUERIES["airport_city"]
 

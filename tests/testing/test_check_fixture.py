@@ -40,6 +40,7 @@ def test_unclear_is_no_failure(scope_check):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_a_test_fails_unless_the_check_passes(pytester):
     pytester.makeconftest('pytest_plugins = ["scope_torch.testing.fixtures"]')

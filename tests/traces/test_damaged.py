@@ -430,6 +430,7 @@ CHANGED = st.builds(lambda row, change: row | change, st.sampled_from(ROWS), CHA
 LINES = st.lists(VALUES | CHANGED, max_size=5), st.binary(max_size=10)
 
 
+@pytest.mark.slow
 @fuzzed(st.tuples(*LINES, st.sampled_from(["auto", *FORMATS])), 200, 4000)
 def test_any_lines_give_traces_or_an_input_error(drawn, folder):
     rows, junk, format = drawn

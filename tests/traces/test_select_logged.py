@@ -49,6 +49,7 @@ def selected(reference, **changes):
     return st.select(app, reference=reference, **settings), runs
 
 
+@pytest.mark.slow
 def test_the_search_is_the_same_and_the_reference_is_not_paid_for():
     measured, with_calls = selected(MODELS)
     result, without = selected(logged())
@@ -79,6 +80,7 @@ def test_the_plan_knows_that_nothing_is_measured():
     assert "known from a log, no run" in str(plan)
 
 
+@pytest.mark.slow
 def test_a_stopped_selection_goes_on(tmp_path):
     first, _ = selected(logged(), run_dir=tmp_path)
     again, runs = selected(logged(), run_dir=tmp_path)
@@ -97,6 +99,7 @@ def test_the_order_of_the_log_need_not_be_that_of_the_data():
     assert len(numbers) == 30
 
 
+@pytest.mark.slow
 def test_held_out_queries_know_the_log_too(tmp_path):
     settings = {"holdout": 0.25, "base": None, "run_dir": tmp_path}
     plan, _ = selected(logged(), dry_run=True, **settings)
@@ -111,6 +114,7 @@ def test_held_out_queries_know_the_log_too(tmp_path):
         assert read.bill.amounts == result.bill.amounts
 
 
+@pytest.mark.slow
 def test_held_out_answers_that_were_paid_for_stay(tmp_path, monkeypatch):
     """An early version asked the reference again."""
     settings = {"holdout": 0.25, "base": None, "run_dir": tmp_path}

@@ -36,6 +36,7 @@ def events(run_dir):
     return found
 
 
+@pytest.mark.slow
 def test_scalars_text_and_figure_are_in_the_event_file(tmp_path):
     pytest.importorskip("tensorboard")
     result = search(tmp_path)

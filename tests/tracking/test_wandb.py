@@ -91,6 +91,7 @@ def task(monkeypatch):
     return synthetic_task(num_queries=12)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_offline_run_holds_curves_config_and_table(task, tmp_path):
     problem, evaluator, _ = task
@@ -138,6 +139,7 @@ def media(folder: Path, found: list[Any], key: str) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_candidates_files_and_page_are_read_back(task, tmp_path):
     problem, evaluator, _ = task
@@ -183,6 +185,7 @@ def test_the_run_is_finished_when_the_search_fails(task, tmp_path):
     assert wandb.run is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_is_rebuilt_from_its_directory_alone(task, tmp_path, monkeypatch, capsys):
     problem, evaluator, _ = task

@@ -22,6 +22,7 @@ def finished(tmp_path_factory) -> Path:
     return run_dir
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_and_names_it(finished, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(sys, "argv", ["scope-torch", "watch", str(finished), "--follow"])
     scope_torch_main()
@@ -50,6 +51,7 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments, named, tmp_path, c
     assert named in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_following_waits_for_a_run_and_ends_with_it(tmp_path):
     run_dir = tmp_path / "later"
     follower = threading.Thread(target=watch.watch, args=(run_dir, None, 0.1))
