@@ -119,14 +119,22 @@ def measure_results(
             f"{run.path} was made with {run.settings['evaluator']}, not with "
             f"{evaluator.fingerprint()}; give the arguments of that run: its task, LLMs and queries"
         )
-    numbers = range(1) if repeats == 1 else range(1, repeats + 1)
     thetas = dict.fromkeys(recorded.row.theta_out for recorded in run.rows)
     found = [Measured(run.problem.theta_ref, 0, values_of_reference(run.problem))]
     for theta in thetas:
         if theta != run.problem.theta_ref:
+            numbers = _numbers(run, theta, repeats)
             draws = [_draw(run, evaluator, theta, number, observed) for number in numbers]
             found.append(_averages(run.problem, draws))
     return found
+
+
+def _numbers(run: RecordedRun, theta: tuple[int, ...], repeats: int) -> range:
+    """The replicates that are measured: 0, or as many that the search has not asked for."""
+    if repeats == 1:
+        return range(1)
+    seen = max((o.replicate for o in run.observations if o.theta == theta), default=0)
+    return range(seen + 1, seen + 1 + repeats)
 
 
 def _draw(
@@ -151,11 +159,11 @@ def _draw(
 
 
 class _Draw:
-    """An evaluator whose answers are those of a replicate that no search asks for.
+    """An evaluator whose answers are those of a replicate that the search has not asked for.
 
     Args:
         evaluator: Makes the observations.
-        number: The replicate; a search asks for each pair once, as replicate 0.
+        number: The replicate; see `_numbers`.
     """
 
     def __init__(self, evaluator: Evaluator, number: int) -> None:

@@ -134,6 +134,16 @@ def test_with_noise_three_new_draws_agree_within_their_error(tmp_path):
         assert sum(one.module_cost_usd or ()) == pytest.approx(one.values[0])
 
 
+def test_what_the_search_has_asked_again_is_no_new_draw(tmp_path):
+    """scope_joint asks for pairs again; a store of replies would give these answers once more."""
+    task = imputation(tmp_path, randomness=1.0)
+    paid, run = Paid(task), recorded(tmp_path / "run", task, [A, B])
+    run.observations.extend(task.evaluator.evaluate(Request(A, 5, number) for number in range(3)))
+    measure_results(run, paid, 2)
+    numbers = {(request.theta, request.replicate) for request in paid.asked}
+    assert numbers == {(A, 3), (A, 4), (B, 1), (B, 2)}
+
+
 def test_one_draw_is_what_the_search_has_seen(tmp_path):
     task = imputation(tmp_path, randomness=1.0)
     paid = Paid(task)
