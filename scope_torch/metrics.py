@@ -1,7 +1,8 @@
 """Metrics for `select`: they compare an output with what is expected; 1 is best, 0 is worst.
 
-A metric is any function of (expected, output) with a value in [0, 1]; these are common ones. For
-the cost and quality of a run against the budget see `scope_torch.results.metrics`.
+A metric is any function of (expected, output) with a value in [0, 1]; these are common ones. An
+output that is None is no answer, and not the text "none". For the cost and quality of a run against
+the budget see `scope_torch.results.metrics`.
 """
 
 from __future__ import annotations
@@ -68,9 +69,11 @@ def exact_match(expected: Any, output: Any) -> float:
     """1 if both are equal after `normalised`, else 0.
 
     Examples:
-        >>> exact_match("The Eiffel Tower", "eiffel tower.")
-        1.0
+        >>> exact_match("The Eiffel Tower", "eiffel tower."), exact_match("none", None)
+        (1.0, 0.0)
     """
+    if _is_silent(expected, output):
+        return 0.0
     return float(normalised(expected) == normalised(output))
 
 
@@ -81,6 +84,8 @@ def contains(expected: Any, output: Any) -> float:
         >>> contains("Paris", "It is Paris, of course."), contains("Pari", "It is Paris.")
         (1.0, 0.0)
     """
+    if _is_silent(expected, output):
+        return 0.0
     return float(f" {normalised(expected)} " in f" {normalised(output)} ")
 
 
@@ -91,11 +96,18 @@ def token_f1(expected: Any, output: Any) -> float:
         >>> token_f1("the Eiffel Tower", "Eiffel Tower in Paris")
         0.6666666666666666
     """
+    if _is_silent(expected, output):
+        return 0.0
     wanted, said = normalised(expected).split(), normalised(output).split()
     if not wanted or not said:
         return float(wanted == said)
     common = sum((Counter(wanted) & Counter(said)).values())
     return 2 * common / (len(wanted) + len(said))
+
+
+def _is_silent(expected: Any, output: Any) -> bool:
+    """Whether there is no output, as of a reply without text, where one is expected."""
+    return output is None and expected is not None
 
 
 def number(relative_tolerance: float = 1e-6) -> Callable[[Any, Any], float]:

@@ -62,6 +62,13 @@ def test_another_letter_number_or_name_is_wrong(one, other):
     assert token_f1(one, other) == 0.0
 
 
+@pytest.mark.parametrize("metric", [exact_match, contains, token_f1])
+def test_no_output_is_not_the_word_none(metric):
+    """Clients say None for a reply without text; an LLM that never answers would be right."""
+    assert metric("none", None) == metric("None", None) == metric("None of them", None) == 0.0
+    assert metric("none", "None.") == metric(None, None) == metric(None, "None") == 1.0
+
+
 def test_a_letter_of_a_choice_is_found_and_an_article_is_not_one():
     assert contains("A", "The answer is A.") == contains("B", "The answer is B.") == 1.0
     assert contains("A", "A. Paris") == contains("A", "(A) Paris") == 1.0
