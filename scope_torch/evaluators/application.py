@@ -25,6 +25,7 @@ from scope_torch.evaluators.grading import JUDGE, Grading
 from scope_torch.evaluators.grading import Metric as Metric
 from scope_torch.evaluators.outputs import FILE, Key, Outputs, exact_outputs
 from scope_torch.evaluators.retired import mark, naming_retired, retired_by
+from scope_torch.evaluators.returned import is_truth
 from scope_torch.evaluators.tokens import tokens_of
 from scope_torch.factors import own_factors
 from scope_torch.observation import Observation
@@ -360,7 +361,7 @@ def _verdict(returned: Any) -> tuple[Any, float]:
     if not (isinstance(returned, tuple) and len(returned) == 2):
         return returned, 0.0
     grade, usd = returned
-    if not isinstance(usd, SupportsFloat) or not 0 <= float(usd) < math.inf:
+    if is_truth(usd) or not isinstance(usd, SupportsFloat) or not 0 <= float(usd) < math.inf:
         raise InputError(
             f"the metric returned {returned!r:.80}; it must return a grade in [0, 1], or a grade "
             "and the USD that it has cost"

@@ -11,7 +11,7 @@ from operator import index
 from typing import Any, SupportsIndex
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.returned import number, parts_of
+from scope_torch.evaluators.returned import is_truth, number, parts_of
 from scope_torch.evaluators.tokens import tokens_of
 from scope_torch.llm.billing import Usage
 from scope_torch.llm.price_list import PriceList
@@ -92,7 +92,7 @@ def _count(calls: Mapping[str, Any], module: str) -> int:
 
 
 def _usd(value: Any) -> float:
-    if isinstance(value, bool):  # whether the answer is right
+    if is_truth(value):
         raise InputError(f"{value} is no cost in USD")
     return number(value)
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Any, SupportsFloat
 
+import numpy as np
+
 from scope_torch.errors import InputError
 from scope_torch.evaluators.retired import is_of_account
 from scope_torch.evaluators.tokens import reported
@@ -50,6 +52,11 @@ def number(value: Any) -> float:
         hint = "; give the usage of a reply by module" if is_usage else ""
         raise InputError(f"{value!r} is not a number{hint}")
     return float(value)
+
+
+def is_truth(value: Any) -> bool:
+    """Whether a value says yes or no, such as that an answer is right, and is no cost in USD."""
+    return isinstance(value, bool | np.bool_)
 
 
 def usd_of(error: BaseException) -> float:

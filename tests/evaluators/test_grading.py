@@ -8,6 +8,7 @@ import logging
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from scope_torch.errors import InputError
@@ -170,6 +171,8 @@ def test_a_grade_that_rounding_has_put_outside_is_clamped(grade, quality):
         ("good", "'good' is not a number"),
         ((1.0, "free"), "a grade and the USD"),
         ((1.0, -1.0), "a grade and the USD"),
+        ((1.0, True), "a grade and the USD"),  # whether it is right
+        ((1.0, np.True_), "a grade and the USD"),
     ],
 )
 def test_another_grade_is_named_before_the_second_call_and_paid_for(grade, words, on_error):

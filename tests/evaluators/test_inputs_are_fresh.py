@@ -7,6 +7,7 @@ from collections import Counter, OrderedDict, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import scope_torch as st
@@ -188,6 +189,8 @@ def test_what_cannot_be_shown_ends_no_search(monkeypatch, stream, progress):
 def test_whether_an_answer_is_right_is_no_cost():
     with pytest.raises(InputError, match="True is no cost in USD"):
         select(lambda _, state: (state["q"].upper(), True), dataset())
+    with pytest.raises(InputError, match="True is no cost in USD"):
+        select(lambda _, state: (state["q"].upper(), np.True_), dataset())
     by_module = {"plan": True, "solve": 0.01}
     with pytest.raises(InputError, match="True is no cost in USD"):
         select(lambda _, state: {"output": state["q"].upper(), "cost_usd": by_module}, dataset())
