@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.live import LiveEvaluator
+from scope_torch.factors import LLM
 from scope_torch.llm.choices import llm_of
 from scope_torch.llm.client import OpenAIClient
 from scope_torch.llm.prices import LLMInfo, load_llms
@@ -79,7 +80,8 @@ def compound_task(
         evaluator: `live` calls LLMs; `recorded` reads `table`.
         llm: Settings of the calls: `base_url`, `store` (an SQLite file for the replies), and the
             settings of `RetryingClient`.
-        llms: Candidates of every module; None for all LLMs that have a price.
+        llms: Candidates of every module, also with factors ("mini effort=low"); None for all LLMs
+            that have a price.
         price_file: TOML file of the prices, or the name of such a file in the package; see
             `load_llms`.
         table: Recorded table, made by scripts/record_table.py, or the name of such a file in the
@@ -117,6 +119,7 @@ def compound_task(
     loaded = _call(load, data, f"the loader of {dataset}")
     prices = load_llms(price_file)
     names = tuple(llm_of(prices, name).name for name in (prices if llms is None else llms))
+    plain = [name if name in prices else LLM.parse(name).llm for name in names]
     candidates = (names,) * len(modules)
     theta_ref = codes_of(reference, modules, candidates, "reference")
     settings = {"concurrency": 8, **(llm or {})}
@@ -127,7 +130,7 @@ def compound_task(
         graph,
         metric=loaded.metric,
         prices=prices,
-        client=_client(settings, {llm_name: prices[llm_name] for llm_name in names}),
+        client=_client(settings, {llm_name: prices[llm_name] for llm_name in plain}),
         concurrency=settings["concurrency"],
         outcomes=outcomes,
     )

@@ -97,6 +97,18 @@ def test_a_known_reference_is_not_measured(make):
     assert problem.theta_ref == (0, 1, 2)
 
 
+def test_a_candidate_may_have_factors(make):
+    large, low = LLMS[2], f"{LLMS[2]} effort=low temperature=0.5"
+    with FakeEndpoint(airport_llm) as endpoint:
+        task = make(endpoint, llms=[*LLMS, low], reference=[low], num_queries=2)
+        assert task.problem.llms == ((*LLMS, low),) * 3
+        asked = [(r["model"], r["reasoning_effort"], r["temperature"]) for r in endpoint.requests]
+        assert set(asked) == {(PRICES[large].model, "low", 0.5)}
+        assert task.problem.reference_cost_usd == pytest.approx(endpoint.billed_usd(PRICES) / 2)
+        list(task.evaluator.evaluate([Request((0, 0, 0), 0)]))
+        assert "reasoning_effort" not in endpoint.requests[-1]
+
+
 def test_a_refused_reference_is_one_line(make):
     with FakeEndpoint([Status(404, message="no such model")]) as endpoint:
         with pytest.raises(InputError, match=r"404 .no such model.*price list") as caught:
