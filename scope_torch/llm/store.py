@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
@@ -14,10 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from scope_torch.errors import InputError
+from scope_torch.llm.billing import Usage, cost_usd
 from scope_torch.llm.chat import ChatCall, ChatClient, Completion, LLMError
 from scope_torch.llm.choices import chosen
 from scope_torch.llm.claims import ClaimWatch, new_owner, retire
-from scope_torch.llm.prices import LLMInfo
+from scope_torch.llm.prices import OTHER_PRICES, LLMInfo
 from scope_torch.llm.store_file import StoreFile
 
 logger = logging.getLogger(__name__)
@@ -38,7 +40,8 @@ class PricedClient(ChatClient, Protocol):
 class ResponseStore:
     """A ChatClient in front of another one; replies that were paid for are read from a file.
 
-    A stored reply tells its original cost, and costs nothing again. It is used for every call with
+    A stored reply tells its original cost, and costs nothing again. If that is not its cost at the
+    prices of today, a warning says so once for each LLM. It is used for every call with
     the same model of the endpoint, messages, limit, temperature, reasoning effort, extra body and
     replicate, and if that is above 0 with the same `repeat_of`; the name of the LLM in the price
     list does not matter.
@@ -96,6 +99,7 @@ class ResponseStore:
         self._claim_limit_s = claim_limit_s
         self._lock = threading.Lock()
         self._flights: dict[str, Future[Completion | LLMError | None]] = {}
+        self._warned_of = set[str]()
         self._storing = threading.Lock()
         self._unstored: dict[str, tuple[str, Completion]] = {}  # model and reply by key
         self._file = StoreFile(path)
@@ -136,7 +140,7 @@ class ResponseStore:
         while True:
             _, unstored = self._unstored.get(key, ("", None))
             if stored := unstored or self._file.read(key):
-                return self._replay(stored)
+                return self._replay(stored, llm)
             with self._lock:
                 flight = self._flights.get(key)
                 if flight is None:
@@ -145,7 +149,7 @@ class ResponseStore:
                     break
             outcome = await asyncio.wrap_future(flight)
             if isinstance(outcome, Completion):
-                return self._replay(outcome)
+                return self._replay(outcome, llm)
             if isinstance(outcome, LLMError):
                 self._count(replayed_usd=outcome.cost_usd)
                 raise LLMError(
@@ -154,7 +158,7 @@ class ResponseStore:
                     cost_usd=outcome.cost_usd,
                     latency_s=outcome.latency_s,
                 )
-        return await self._pay_for_all(key, llm.model or llm.name, call, own_flight)
+        return await self._pay_for_all(key, llm, call, own_flight)
 
     def total_billed_usd(self) -> float:
         """Cost in USD of all calls ever paid for with this file, failed ones included."""
@@ -170,12 +174,12 @@ class ResponseStore:
             await close()
 
     async def _pay_for_all(
-        self, key: str, model: str, call: ChatCall, flight: Future[Completion | LLMError | None]
+        self, key: str, llm: LLMInfo, call: ChatCall, flight: Future[Completion | LLMError | None]
     ) -> Completion:
         """Pays for a call, and gives its outcome to the callers that wait for the same call."""
         outcome: Completion | LLMError | None = None  # None: cancelled; the next caller pays
         try:
-            outcome = await self._claim_and_pay(key, model, call)
+            outcome = await self._claim_and_pay(key, llm, call)
             return outcome
         except LLMError as error:
             outcome = error
@@ -185,9 +189,10 @@ class ResponseStore:
                 del self._flights[key]
             flight.set_result(outcome)
 
-    async def _claim_and_pay(self, key: str, model: str, call: ChatCall) -> Completion:
+    async def _claim_and_pay(self, key: str, llm: LLMInfo, call: ChatCall) -> Completion:
         """Pays for a call once no other process does, unless another one has paid meanwhile."""
         self._store_all()
+        model = llm.model or llm.name
         waited, watch = False, ClaimWatch(self._claim_limit_s)
         while not self._file.claim(key, self._owner, watch.is_stale):
             if not waited:
@@ -196,7 +201,7 @@ class ResponseStore:
             await self._sleep(self._poll_s)
         if stored := self._file.read(key):  # another process paid meanwhile
             self._file.release(key, self._owner)
-            return self._replay(stored)
+            return self._replay(stored, llm)
         renewing = asyncio.create_task(self._renew(key))
         try:
             completion = await self._pay(key, model, call)
@@ -247,8 +252,17 @@ class ResponseStore:
             except InputError as error:  # the reply is what matters
                 logger.info("a claim was not renewed: %s", error)
 
-    def _replay(self, stored: Completion) -> Completion:
+    def _replay(self, stored: Completion, llm: LLMInfo) -> Completion:
         self._count(replayed_usd=stored.cost_usd)
+        usd = None if llm.name in self._warned_of else _usd_today(stored, llm)
+        if usd is not None and not math.isclose(usd, stored.cost_usd, rel_tol=1e-9, abs_tol=1e-15):
+            self._warned_of.add(llm.name)
+            logger.warning(
+                "a stored reply of %r cost %.6g USD, and would cost %.6g USD at the prices of "
+                "today: stored replies keep their cost, so the two would be mixed; restore the "
+                "prices, or name another file for the replies (this is said once)",
+                *(llm.name, stored.cost_usd, usd),
+            )
         return stored
 
     def _count(
@@ -258,6 +272,14 @@ class ResponseStore:
             self.billed_usd += billed_usd
             self.replayed_usd += replayed_usd
             self.in_flight += in_flight
+
+
+def _usd_today(stored: Completion, llm: LLMInfo) -> float | None:
+    """What a reply costs at today's prices; None if that needs more than a store knows of it."""
+    if llm.usd_per_s is not None or any(getattr(llm, name) is not None for name in OTHER_PRICES):
+        return None
+    tokens = stored.prompt_tokens, stored.completion_tokens, stored.cached_tokens
+    return cost_usd(llm, Usage(*tokens)) + stored.failed_usd
 
 
 def call_key(call: ChatCall, llm: LLMInfo, extra_body: Mapping[str, Any] | None = None) -> str:

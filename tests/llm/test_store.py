@@ -28,6 +28,7 @@ from llm.store_cases import (
 from scope_torch.errors import InputError
 from scope_torch.llm.chat import Completion, LLMError, Message
 from scope_torch.llm.client import OpenAIClient
+from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.store import call_key
 
 
@@ -103,6 +104,20 @@ def test_two_prices_of_a_model_share_what_was_paid(open_store):
     store = open_store(client)
     assert run(store, CALL, replace(CALL, llm="few")) == [REPLY, REPLY]
     assert [call.llm for call in client.calls] == ["a"]
+
+
+def test_a_reply_at_other_prices_is_named_once(open_store, caplog):
+    """Else a search after a mended price list mixes two prices, and knows of none."""
+    paid = Completion("it", 1000, 100, 400, cost_usd=0.0014 + 0.25, failed_usd=0.25, latency_s=1.0)
+    run(open_store(Client(paid)), CALL, CALL, replace(CALL, llm="few"))
+    assert caplog.records == []
+    run(open_store(Client(llms={"a": replace(A, cached_input_usd_per_mtok=0.5)})), CALL, CALL)
+    (record,) = caplog.records
+    assert "'a' cost 0.2514 USD, and would cost 0.2512 USD" in record.getMessage()
+    machine = LLMInfo("a", 0.0, 0.0, gpu_hour_usd=1.0)  # the seconds are not stored
+    for llm in (machine, replace(A, input_usd_per_mtok=9.0, cache_write_usd_per_mtok=2.0)):
+        run(open_store(Client(llms={"a": llm})), CALL)
+    assert len(caplog.records) == 1
 
 
 def test_callers_of_the_same_wait_for_the_one_that_pays(open_store):
