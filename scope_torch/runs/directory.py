@@ -42,7 +42,7 @@ def read_json(path: Path, mend: str = _MEND) -> dict[str, Any]:
         InputError: If it cannot be read, or is not a JSON object.
     """
     try:
-        content = json.loads(path.read_text(), object_pairs_hook=unique_keys)
+        content = json.loads(path.read_text("utf-8"), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError) as error:

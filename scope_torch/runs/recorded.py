@@ -154,7 +154,7 @@ def read_run(path: Path) -> RecordedRun:
         observations=read_journal(path / "journal.jsonl"),
         rows=read_trace(path / "trace.csv", problem),
         result=result,
-        error=error_log.read_text(errors="replace") if error_log.exists() else None,
+        error=error_log.read_text("utf-8", "replace") if error_log.exists() else None,
         is_running=is_running,
     )
     _check_number(run)

@@ -55,7 +55,9 @@ class TraceFile:
         self._num_written = 0
         self._path = path
         try:
-            self._file = open(path, "w", newline="", opener=no_link)  # noqa: SIM115 - by close()
+            self._file = open(  # noqa: SIM115 - closed by close()
+                path, "w", encoding="utf-8", newline="", opener=no_link
+            )
         except OSError as error:
             raise cannot_write(path, error) from error
         self._write([*_COLUMNS, *_truth_columns(problem)])

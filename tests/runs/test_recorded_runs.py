@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -169,6 +173,32 @@ def test_names_may_hold_the_sign_between_names(tmp_path):
     rows = read_trace(tmp_path / "trace.csv", task.problem)
     assert [r.row.theta_out for r in rows] == [row.theta_out for row in result.trace]
     assert len({row.theta_cand for row in result.trace}) > 3
+
+
+def test_names_need_no_locale_of_their_own(tmp_path):
+    """As in a container or under cron, whose locale has ASCII alone."""
+    code = r"""
+import sys
+from scope_torch import make_scope, run
+from scope_torch.tasks.synthetic import synthetic_task
+
+problem, evaluator, _ = synthetic_task(num_queries=5)
+names = tuple(name + "\u6a21" for name in problem.llms[0])
+table = evaluator.table
+table = type(table)(
+    problem.modules, (names, names), table.queries, table.cost_usd, table.quality
+)
+problem = table.problem("strange", ("frontier\u6a21", "frontier\u6a21"), 0.05)
+optimizer = make_scope(problem, base="small\u6a21", seed=0)
+run(problem, optimizer, type(evaluator)(table), 0.5, run_dir=sys.argv[1])
+"""
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **ascii_only}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert any("\u6a21" in name for name in read_run(tmp_path).problem.llms[0])
+    assert "\u6a21" in (tmp_path / "trace.csv").read_text("utf-8")
 
 
 @pytest.mark.parametrize(
