@@ -78,3 +78,31 @@ def test_a_fork_while_the_event_loop_is_looked_up():
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     assert python(code) == "0\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
+def test_a_forked_child_holds_no_lock(tmp_path):
+    """A worker of a pool lives on when its search has ended, or was killed."""
+    code = (
+        "import os\n"
+        "from pathlib import Path\n"
+        "from scope_torch.errors import InputError\n"
+        "from scope_torch.observation import Observation\n"
+        "from scope_torch.runs.journal import Journal\n"
+        f"path = Path({str(tmp_path / 'journal.jsonl')!r})\n"
+        "journal = Journal(path)\n"
+        "end, ours = os.pipe()\n"
+        "if not (child := os.fork()):\n"
+        "    os.close(ours)\n"
+        "    os._exit(os.read(end, 1) != b'')\n"  # as soon as the parent closes its side
+        "try:\n"
+        "    Journal(path)\n"
+        "except InputError:\n"
+        "    print('locked')\n"
+        "journal.append([Observation((0,), 0, 0.1, 1.0)])\n"
+        "journal.close()\n"
+        "print(len(Journal(path).recorded))\n"
+        "os.close(ours)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert python(code) == "locked\n1\n0\n"
