@@ -13,7 +13,8 @@ import re
 import secrets
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
+from weakref import WeakSet
 
 from scope_torch.errors import InputError, cannot_write
 
@@ -22,6 +23,13 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none, and lets few users 
 # `plain_text` gives every text back.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 MARK = r"^'('*[=+\-@\t\r])"  # what `plain_text` puts the group in the place of
+
+
+class _Closes(Protocol):
+    def close(self) -> object: ...
+
+
+_not_for_children = WeakSet[_Closes]()
 
 
 def is_path(value: Any) -> bool:
@@ -106,6 +114,23 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
     """
     with replacing(path, private=private) as file:
         file.write(content.encode(errors="replace") if isinstance(content, str) else content)
+
+
+def close_in_children(file: _Closes) -> None:
+    """Closes a file or socket in each child that is forked: what it holds ends with this process.
+
+    Workers of a pool inherit what is open here. They may live on, with its lock or its port.
+    """
+    _not_for_children.add(file)
+
+
+def _close_in_child() -> None:
+    for file in list(_not_for_children):
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def check_folder(path: Path, name: str = "") -> None:

@@ -13,12 +13,10 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
-from io import FileIO
 from pathlib import Path
-from weakref import WeakSet
 
 from scope_torch.errors import InputError, cannot_write
-from scope_torch.files import for_owner
+from scope_torch.files import close_in_children, for_owner
 from scope_torch.observation import Observation, Request, has_checksum, to_lines
 
 try:
@@ -30,7 +28,6 @@ logger = logging.getLogger(__name__)
 _FLOCK = "@hhqqi4x"  # `struct flock`: type, whence, start, length (0: to the end), process
 _NO_LOCKS = errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP
 _MAX_WAITING = 250  # more observations at a time would start the garbage collector
-_open_files = WeakSet[FileIO]()
 
 
 class Journal:
@@ -71,7 +68,7 @@ class Journal:
             )
         except OSError as error:
             raise cannot_write(path, error) from error
-        _open_files.add(self._file)
+        close_in_children(self._file)  # a worker of a pool lives on, and would hold the lock
         try:
             _lock(self._file.fileno(), path)
             self.recorded, self.lost = apart(self._read())
@@ -284,16 +281,6 @@ def _lock(fileno: int, path: Path) -> None:
         raise InputError(
             f"{path} cannot be locked: {error.strerror}; choose a place on another disk"
         ) from error
-
-
-def _leave_to_the_parent() -> None:
-    """A child that is forked, as a worker of a pool, would hold the locks until it ends too."""
-    for file in list(_open_files):
-        file.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _taken(fileno: int, tries: int) -> bool:

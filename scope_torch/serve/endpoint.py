@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
 from scope_torch.factors import own_factors
+from scope_torch.files import close_in_children
 from scope_torch.llm.choices import check_factors
 from scope_torch.llm.client import check_url
 from scope_torch.llm.hosts import key_env_of
@@ -200,6 +201,7 @@ class Endpoint:
                 f"cannot listen on {self._host}, port {self._port}: {error.strerror or error}; "
                 "choose another port, or 0 for a free one"
             ) from None
+        close_in_children(listener)  # a worker of a pool lives on, and would keep the port
         self._address = self._host, listener.getsockname()[1]
         listens, self._error = threading.Event(), None
         self._thread = threading.Thread(

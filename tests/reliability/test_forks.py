@@ -106,3 +106,23 @@ def test_a_forked_child_holds_no_lock(tmp_path):
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
     )
     assert python(code) == "locked\n1\n0\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
+def test_a_forked_child_keeps_no_port():
+    """Else an endpoint whose port is given starts once beside a pool, and not a second time."""
+    code = (
+        "import os\n"
+        "from scope_torch.serve.endpoint import Endpoint\n"
+        "url = 'http://127.0.0.1:9/v1'\n"
+        "end, ours = os.pipe()\n"
+        "with Endpoint(url, api_key_env='') as first:\n"
+        "    port = int(first.url.rpartition(':')[2])\n"
+        "    if not (child := os.fork()):\n"
+        "        os.close(ours)\n"
+        "        os._exit(os.read(end, 1) != b'')\n"
+        "with Endpoint(url, api_key_env='', port=port):\n"
+        "    os.close(ours)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert python(code) == "0\n"
