@@ -86,11 +86,17 @@ another exception
             # Also on the event loop the call sees the context of this thread: which query it is.
             return result_of(returned) if inspect.isawaitable(returned) else returned
     except (StopIteration, StopAsyncIteration) as error:  # means something else to generators
-        raise RuntimeError(f"it raised {error!r}") from error
+        raise in_place_of(error, f"it raised {error!r}") from error
     except (Exception, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise RuntimeError(
-            f"it raised {error!r}, which would end the search; let it return or raise another "
-            "exception"
-        ) from error
+        why = f"it raised {error!r}, which would end the search; let it return or raise another "
+        raise in_place_of(error, f"{why}exception") from error
+
+
+def in_place_of(error: BaseException, message: str) -> RuntimeError:
+    """An error of the function like any other, with what it says that the call has cost."""
+    told = RuntimeError(message)
+    if hasattr(error, "cost_usd"):
+        told.cost_usd = error.cost_usd  # type: ignore[attr-defined]
+    return told

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from scope_torch.errors import InputError
-from scope_torch.evaluators.calling import called
+from scope_torch.evaluators.calling import called, in_place_of
 from scope_torch.observation import Observation
 from scope_torch.serve.current import IN_FLIGHT
 from scope_torch.serve.headers import is_loopback
@@ -320,8 +320,7 @@ def _packed(
                 f"({failure}); return plain data"
             )
         else:
-            told = RuntimeError(f"{type(error).__name__}: {error}")
-            told.cost_usd = getattr(error, "cost_usd", 0.0)  # type: ignore[attr-defined]
+            told = in_place_of(error, f"{type(error).__name__}: {error}")
             for part in ("status_code", "code"):  # see `evaluators.retired`
                 if isinstance(value := getattr(error, part, None), int | str):
                     setattr(told, part, value)

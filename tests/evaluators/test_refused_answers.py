@@ -1,5 +1,7 @@
 """What a program is told that returns something else, and what it has cost all the same."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,23 @@ def test_what_a_refused_answer_has_cost_is_booked(returned, tmp_path):
                 budget_usd=9, max_quality_loss=0.1, prices=prices, run_dir=tmp_path,
             )  # fmt: skip
         assert sum(one.paid_usd for one in lost_in(tmp_path)) == pytest.approx(0.5 * times)
+
+
+@pytest.mark.parametrize("leaves", [SystemExit, asyncio.CancelledError, StopIteration])
+def test_what_a_call_that_leaves_says_to_have_cost_is_booked(leaves, tmp_path):
+    """Another error takes the place of one that would end the search."""
+
+    def app(models, text):
+        error = leaves("enough")
+        error.cost_usd = 0.5
+        raise error
+
+    with pytest.raises(RuntimeError, match="it raised"):
+        st.select(
+            app, models=["mini", "pro"], reference="mini", dataset=["x", "y"], budget_usd=9,
+            max_quality_loss=0.1, run_dir=tmp_path,
+        )  # fmt: skip
+    assert [one.paid_usd for one in lost_in(tmp_path)] == [0.5]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from source_code import ROOT
 
 import scope_torch as st
 from scope_torch.errors import InputError
-from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost
+from scope_torch.evaluators.elsewhere import Elsewhere, WorkerLost, _packed, _unpacked
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.returned import usd_of
 from scope_torch.runs.journal import lost_in
@@ -245,6 +245,18 @@ def test_without_cloudpickle_a_function_must_be_importable(monkeypatch):
         InputError, match=r"app=.*<lambda> cannot be sent .* pip install cloudpickle"
     ):
         elsewhere.function("app", lambda _, text: (text, 0.01))
+
+
+def test_an_error_that_says_no_cost_says_none_at_home_either():
+    """Else a call that failed costs 0, and not the `failed_cost_usd` that it costs in a thread."""
+    error = far_apps.Odd("this", "that")
+    for usd in (0.25, None):
+        if usd is None:
+            del error.cost_usd
+        error.add_note("somewhere else")
+        with pytest.raises(RuntimeError, match="this and that") as raised:
+            _unpacked("app", _packed("app", error=error))
+        assert getattr(raised.value, "cost_usd", None) == usd
 
 
 @pytest.mark.slow
