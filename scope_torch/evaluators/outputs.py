@@ -38,8 +38,11 @@ class Outputs(Mapping[Key, Any]):
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._lock = path, threading.Lock()
         self._known, self._has_warned = dict[Key, Any](), False
+        self._is_cut = False  # whether the last line is
         try:
-            self._known.update(_read(path) if path is not None and path.exists() else ())
+            if path is not None and path.exists():
+                self._known.update(_read(path))
+                self._is_cut = path.read_bytes()[-1:] not in (b"", b"\n")
         except OSError as error:
             self._warn("read", error)
 
@@ -62,7 +65,8 @@ class Outputs(Mapping[Key, Any]):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 line = _line({"llms": list(llms), "number": number, "output": output})
                 with open(self._path, "a", encoding="utf-8", opener=for_owner) as file:
-                    file.write("\n" * self._has_warned + line)  # the one before may be cut
+                    file.write("\n" * (self._is_cut or self._has_warned) + line)
+                self._is_cut = False
             except Exception as error:  # also what a method of the output raises
                 self._warn("written", error)
 

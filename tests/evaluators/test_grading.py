@@ -355,3 +355,15 @@ def test_a_disk_that_refuses_outputs_is_warned_of_once(tmp_path, caplog):
         assert len(list(evaluator.evaluate([PAIR, Request((1, 1), 0)]))) == 2
     assert len(caplog.records) <= 1
     assert application.outputs[("pro", "pro"), 0] == "SIX"
+
+
+def test_after_a_line_that_was_cut_outputs_are_kept_as_before(tmp_path):
+    """A kill or a full disk cuts one; its call is made again, and its output must not be lost."""
+    path = tmp_path / "outputs.jsonl"
+    Application(app, lambda *_: 1.0, path=path)({"plan": "nano", "solve": "pro"}, ITEM)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    Application(app, lambda *_: 1.0, path=path)({"plan": "pro", "solve": "pro"}, ITEM)
+    read = Application(app, lambda *_: 1.0, path=path).outputs
+    assert list(read) == [(("nano", "pro"), 0), (("pro", "pro"), 0)]
+    assert path.read_bytes().startswith(whole + whole[:20] + b"\n{")
