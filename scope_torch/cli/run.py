@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +38,7 @@ from scope_torch.cli.quoting import refuse_changed_names
 from scope_torch.cli.registry import config_dir, register
 from scope_torch.cli.saying import say, say_no_more
 from scope_torch.cli.targets import read_allowed
+from scope_torch.constraints import COST, QUALITY, Constraint
 from scope_torch.errors import InputError, JobsFailed
 from scope_torch.files import path_of, write_atomically
 from scope_torch.llm.keys import without_secrets
@@ -216,22 +217,37 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
 
     def before_paying(problem: SelectionProblem) -> None:
         """Finds a wrong base LLM or a lost server before a live task pays for its reference."""
-        make_method(problem)
+        _check_unmeasured(cfg.task.constraints)
+        _check_continues(cfg, make_method(problem))
         tracker.check(problem)
 
     task: Task = _constrained(cfg, before_paying)
     problem = replace(task.problem, deployment_queries=cfg.deployment_queries)
     task = task._replace(problem=problem)
     try:
-        if cfg.continue_from and not hasattr(make_method(task.problem), "known"):
-            raise InputError(
-                f"continue_from={cfg.continue_from}: method={cfg.method.name} uses no observations "
-                "of earlier runs; scope and scope_joint do"
-            )
+        _check_continues(cfg, make_method(task.problem))
         method = make_method(task.problem, **_known(cfg, task, directory))
         return _run_task(cfg, task, method, tracker, directory, deadline)
     finally:
         close_evaluator(task.evaluator)
+
+
+def _check_unmeasured(constraints: Iterable[Any]) -> None:
+    """Refuses bounds that are relative to what is not measured of the reference of a live task."""
+    for limit in map(Constraint.parse, map(str, constraints)):
+        if limit.is_relative and limit.outcome not in (COST, QUALITY):
+            raise InputError(
+                f"{limit}: a live task does not measure theta_0's average {limit.outcome}; write "
+                "an absolute bound"
+            )
+
+
+def _check_continues(cfg: DictConfig, method: Any) -> None:
+    if cfg.continue_from and not hasattr(method, "known"):
+        raise InputError(
+            f"continue_from={cfg.continue_from}: method={cfg.method.name} uses no observations of "
+            "earlier runs; scope and scope_joint do"
+        )
 
 
 def _known(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Known]:
@@ -246,15 +262,14 @@ def _known(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Known]:
 def _constrained(cfg: DictConfig, before_paying: Callable[[SelectionProblem], Any]) -> Task:
     """The task of a config, with its constraints."""
     constraints = [str(text) for text in cfg.task.constraints]
-    task: Task = build(cfg.task, before_paying=before_paying, **outcomes_of(cfg.task))
-    if cfg.task.objective != "pareto":
-        return with_constraints(task, constraints, cfg.task.objective)
-    if cfg.method.name != "scope_front" or constraints:
+    is_front = cfg.task.objective == "pareto"
+    if is_front and (cfg.method.name != "scope_front" or constraints):
         raise InputError(
             f"task.objective=pareto: method={cfg.method.name}, constraints={constraints}; "
             "method=scope_front searches the front of cost and quality, without constraints"
         )
-    return task
+    task: Task = build(cfg.task, before_paying=before_paying, **outcomes_of(cfg.task))
+    return task if is_front else with_constraints(task, constraints, cfg.task.objective)
 
 
 def _run_task(

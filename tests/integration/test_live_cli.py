@@ -251,6 +251,8 @@ def test_an_endpoint_that_only_fails_is_one_line(cli):
         ("task.num_queries=0", "num_queries=0"),
         ("base=GPT-9", "'GPT-9'"),
         ("task.epsilon=1", "epsilon=1"),
+        ('task.constraints=["latency_s <= 0.5 * reference cap 60"]', "write an absolute bound"),
+        ("task.objective=pareto", "method=scope_front searches the front"),
     ],
 )
 def test_bad_settings_are_one_line_before_a_search(cli, monkeypatch, argument, named):
@@ -260,6 +262,15 @@ def test_bad_settings_are_one_line_before_a_search(cli, monkeypatch, argument, n
         assert endpoint.requests == []
     assert is_one_line(status, err)
     assert named in err
+
+
+def test_a_method_that_continues_nothing_is_named_before_the_reference_is_paid(cli):
+    with FakeEndpoint(airport_llm) as endpoint:
+        more = "continue_from=outputs/june", "method=random_search"
+        status, _, err = cli(*arguments(endpoint.url, *more))
+        assert endpoint.requests == []
+    assert is_one_line(status, err)
+    assert "method=random_search uses no observations of earlier runs" in err
 
 
 @pytest.mark.slow
