@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
@@ -161,14 +162,30 @@ def _tells(call: Span) -> bool:
 
 
 def _is_same(outer: Span, inner: Sequence[Span]) -> bool:
-    """Whether calls inside a call are what it reports, or more: it may have been tried again."""
+    """Whether calls inside a call are what it reports, or more: it may have been tried again.
+
+    Of another LLM they are so only if they, or one of them, report as much.
+    """
     used = [_tokens(one) for one in inner if one.usage is not None]
-    if outer.usage is not None and used:
-        return sum(used) >= _NEARLY * _tokens(outer)
     paid = [one.cost_usd for one in inner if one.cost_usd is not None]
-    if outer.cost_usd is not None and paid:
-        return math.fsum(paid) >= _NEARLY * outer.cost_usd
-    return not _tells(outer) or outer.llm in (None, *(one.llm for one in inner))
+    if outer.usage is not None and used:
+        whole, parts = float(_tokens(outer)), [float(tokens) for tokens in used]
+    elif outer.cost_usd is not None and paid:
+        whole, parts = outer.cost_usd, paid
+    else:
+        return not _tells(outer) or outer.llm in (None, *(one.llm for one in inner))
+    if any(_is_alike(outer.llm, one.llm) for one in inner):
+        return math.fsum(parts) >= _NEARLY * whole
+    return any(_NEARLY * whole <= some <= whole / _NEARLY for some in (math.fsum(parts), *parts))
+
+
+def _is_alike(one: str | None, other: str | None) -> bool:
+    """Whether two names may be of one LLM: one may have a provider, and a version or a date."""
+    if one is None or other is None:
+        return True
+    short, long = sorted((name.lower().rpartition("/")[2] for name in (one, other)), key=len)
+    version = r"([-@:](v?\d|latest|preview).*)?"
+    return re.search(rf"(?<![\w-]){re.escape(short)}{version}$", long) is not None
 
 
 def _is_told(value: Any) -> bool:

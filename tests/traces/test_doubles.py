@@ -59,6 +59,28 @@ def test_a_call_that_two_libraries_have_logged_counts_once(between):
     assert cost(whole, *between, *several) == pytest.approx(2 * OF_FLASH)
 
 
+@pytest.mark.parametrize("between", [[], [Span("t", "s", "outer", "step")]])
+def test_a_larger_call_of_another_llm_inside_a_call_is_another_one(between):
+    """Of functions that are logged as calls, one calls the other."""
+    outer, inner = small("outer", "root"), call("inner", "s" if between else "outer")
+    assert cost(outer, *between, inner) == pytest.approx(OF_PRO + OF_FLASH)
+    told = [call(n, at, llm, None, cost_usd=usd) for n, at, llm, usd in (
+        ("a", "root", "flash", 0.125), ("b", "a", "pro", 0.5))]  # fmt: skip
+    assert cost(*told) == 0.625
+
+
+@pytest.mark.parametrize("name", ["PRO", "openai/pro", "pro-2026-08-06", "us.maker.pro-v1:0"])
+def test_a_call_by_another_name_that_was_tried_again_counts_once(name):
+    outer = call("outer", "root", name)
+    tries = call("first", "outer", failed=True), call("second", "outer")
+    assert cost(outer, *tries) == pytest.approx(2 * OF_PRO)
+    told = [call(n, at, llm, None, cost_usd=usd) for n, at, llm, usd in (
+        ("a", "root", name, 0.125), ("b", "a", "pro", 0.5))]  # fmt: skip
+    assert cost(*told) == 0.5  # two libraries count differently
+    outer = call("outer", "root", "a name of Azure")  # the last attempt is what it reports
+    assert cost(outer, *tries) == pytest.approx(2 * OF_PRO)
+
+
 def test_three_libraries():
     nested = call("outer", "root"), call("middle", "outer"), call("inner", "middle")
     assert cost(*nested) == pytest.approx(OF_PRO)
