@@ -215,9 +215,8 @@ def _decoded(content: bytes) -> str:
 
 def _filled(word: str, names: Mapping[str, str]) -> str:
     """A word of a command with its placeholders; a placeholder inside an input stays as it is."""
-    before, found, after = word.partition("{output}")
-    parts = [part.replace("{input}", names["{input}"]) for part in (before, after)]
-    return (names["{output}"] if found else "").join(parts) if found else parts[0]
+    parts = [part.replace("{input}", names["{input}"]) for part in word.split("{output}")]
+    return names["{output}"].join(parts)
 
 
 def without_keys(words: Sequence[str]) -> list[str]:

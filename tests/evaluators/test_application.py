@@ -157,6 +157,8 @@ def test_the_last_line_of_a_command_is_its_answer():
 def test_a_command_reads_standard_input_and_writes_a_file():
     code = "import sys; open(sys.argv[1], 'w').write(sys.stdin.read() * 2)"
     assert Command([*python(code), "{output}"])("ab\n") == "ab\nab\n"
+    twice = ["sh", "-c", "printf 'b\\na\\n' > {output}; sort {output} -o {output}"]
+    assert Command(twice)("x") == "a\nb\n"
     assert Command(python("import sys; print(sys.stdin.read())"))({"a": 1}) == '{"a": 1}'
 
 
