@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple, SupportsFloat
@@ -76,7 +76,8 @@ class Observation:
 
     Raises:
         InputError: If a cost is negative or not finite, the quality is outside [0, 1], an outcome
-            is not finite or its name cannot be used, or `failed` is something else.
+            is not finite or its name cannot be used, a count is not whole, or `failed` is something
+            else.
 
     Examples:
         >>> observation = Observation(theta=(0, 2), query=5, cost_usd=0.01, quality=1.0)
@@ -129,8 +130,21 @@ class Observation:
             )
         if self.outcomes is not None:
             object.__setattr__(self, "outcomes", checked_outcomes(self.outcomes) or None)
+        self._make_plain()
         if self.failed not in (None, *FAILURES):
             raise InputError(f"failed={self.failed!r} must be {' or '.join(FAILURES)}, or None")
+
+    def _make_plain(self) -> None:
+        """What is known besides as numbers that a journal can hold, and give back."""
+        for name, make in _PLAIN.items():
+            value = getattr(self, name)
+            if value is not None and type(value) is not float:
+                try:
+                    object.__setattr__(self, name, make(value))
+                except (TypeError, ValueError, OverflowError) as error:
+                    raise InputError(
+                        f"{name}={value!r} at theta={list(self.theta)}, query={self.query}: {error}"
+                    ) from None
 
     @property
     def paid_usd(self) -> float:
@@ -344,6 +358,15 @@ def _dumps(known: list[dict[str, Any]]) -> bytes:
     return _encode(known).encode()
 
 
+def _whole(value: Any) -> int:
+    """Returns a count as a user has it: of numpy, of torch, or a float that is whole."""
+    if type(value) is int and value >= 0:
+        return value
+    if not value >= 0 or value % 1:
+        raise ValueError(f"{value!r} is not a count")
+    return int(value)
+
+
 def _count(value: Any) -> int:
     """Returns a whole number read from JSON; refuses true, 1.5 and text."""
     if type(value) is not int or value < 0:
@@ -364,3 +387,12 @@ def _cost(value: Any) -> float:
     if not 0 <= cost < math.inf:
         raise ValueError(f"{value!r} is not a cost")
     return cost
+
+
+_PLAIN: dict[str, Callable[[Any], Any]] = {  # what a user gives, as the journal has it
+    "latency_s": float,
+    "module_cost_usd": lambda costs: tuple(_cost(float(usd)) for usd in costs),
+    "module_tokens": lambda used: tuple((_whole(p), _whole(c)) for p, c in used),
+    "judge_usd": float,
+    "module_calls": lambda calls: tuple(map(_whole, calls)),
+}

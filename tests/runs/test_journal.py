@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,41 @@ def test_whole_numbers_of_any_kind_are_written_as_they_are():
     one = observation(theta=theta, query=np.int64(3), replicate=np.int8(2), cost_usd=0.5)
     assert one == observation(3, replicate=2, cost_usd=0.5)
     assert Observation.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ({"latency_s": np.float32(1.5)}, {"latency_s": 1.5}),
+        ({"latency_s": torch.tensor(1.5)}, {"latency_s": 1.5}),
+        ({"judge_usd": Decimal("0.5")}, {"judge_usd": 0.5}),
+        ({"module_cost_usd": np.array([0.5, 0.25])}, {"module_cost_usd": (0.5, 0.25)}),
+        ({"module_tokens": [[3.0, 1], [np.int64(2), 0]]}, {"module_tokens": ((3, 1), (2, 0))}),
+        ({"module_calls": torch.tensor([1, 0])}, {"module_calls": (1, 0)}),
+    ],
+)
+def test_what_is_known_besides_is_written_as_plain_numbers(given, plain):
+    one = observation(**given)
+    assert repr(one) == repr(observation(**plain))
+    assert Observation.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"module_tokens": ((3.5, 1),)},
+        {"module_tokens": ((-1, 1),)},
+        {"module_tokens": (3, 1)},
+        {"module_tokens": ((math.nan, 1),)},
+        {"module_calls": ("1",)},
+        {"module_cost_usd": (math.nan,)},
+        {"module_cost_usd": (-0.5,)},
+        {"latency_s": "fast"},
+    ],
+)
+def test_what_no_journal_gives_back_is_refused_before_it_is_written(given):
+    with pytest.raises(InputError, match=next(iter(given))):
+        observation(**given)
 
 
 amounts = st.floats(0, 1e300, allow_subnormal=True)
