@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, Protocol
 
 from scope_torch.errors import InputError
@@ -77,6 +78,48 @@ class TraceRow:
 def asked(requests: Sequence[Request]) -> Observing:
     """Asks for all of `requests`, and returns the answers."""
     return (yield requests)
+
+
+class MayAsk:
+    """Passes on what a search asks for; what it may not ask for is refused before it is paid.
+
+    Args:
+        problem: What is searched.
+    """
+
+    def __init__(self, problem: SelectionProblem) -> None:
+        self._problem, self._known = problem, set[tuple[int, ...]]()
+
+    def __call__(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """The requests.
+
+        Raises:
+            InputError: If one is no pair of the problem, its configuration is not allowed, or they
+                are no list.
+        """
+        Q, given = self._problem.num_queries, requests
+        if not isinstance(given, Sequence):
+            raise InputError(f"the search asks for {given!r}; let it ask for a list of Requests")
+        for request in requests:
+            codes = request[0] if isinstance(request, Request) else None
+            whole = isinstance(codes, tuple) and all(isinstance(n, Integral) for n in codes)
+            query: object = request[1] if whole else None
+            if not (whole and isinstance(query, Integral) and 0 <= query < Q):
+                raise InputError(
+                    f"the search asks for {request!r}; ask for Request(theta, query), theta a "
+                    f"tuple of codes, query from 0 to {Q - 1}: whole numbers (of tensors .tolist())"
+                )
+            if request.theta not in self._known:
+                self._check(request.theta)
+        return requests
+
+    def _check(self, theta: tuple[int, ...]) -> None:
+        if not self._problem.is_allowed(self._problem.space.check(theta, "theta of a request")):
+            raise InputError(
+                f"the search asks for {self._problem.names(theta)}, which `allowed` refuses; let "
+                "it ask only where problem.is_allowed(theta)"
+            )
+        self._known.add(theta)
 
 
 class Described(Protocol):

@@ -1,15 +1,23 @@
 """SCOPE and its variants behave like optimizers; what `SequentialOptimizer` does for them."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+import torch
 from tables import Task, make_task
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain
 from scope_torch.errors import InputError
+from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.observation import Request
+from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer
 from scope_torch.testing import OptimizerConformance, drive
+from scope_torch.testing.problems import KnownTask
 
 
 class TestSCOPE(OptimizerConformance):
@@ -77,3 +85,76 @@ def test_settings_of_the_theory_tell_different_gains_apart():
                 for lam in (1e-6, 1e-2))  # fmt: skip
     assert one.beta(3) != two.beta(3)
     assert one.settings() != two.settings()
+
+
+class Asks(SequentialOptimizer):
+    """Asks once, for what it is told to."""
+
+    name = "asks"
+
+    def __init__(self, problem, requests):
+        self.problem, self._requests = problem, requests
+        super().__init__()
+
+    def _search(self):
+        yield from self._observe(self._requests)
+        self._stop("asked")
+
+    def recommend(self):
+        return Recommendation(self.problem.theta_ref, "reference")
+
+    def settings(self):
+        return {"name": self.name}
+
+    def report(self):
+        return {}
+
+
+TASK = KnownTask.random(1, (3, 2), 4)
+
+
+def asked_in_vain(problem, requests):
+    """What is said to a search that may not ask for this, before anything is paid."""
+    paid = []
+
+    def system(assignment, query):
+        paid.append(query)
+        return 1.0, 0.01
+
+    with pytest.raises(InputError) as caught:
+        run(problem, Asks(problem, requests), FunctionEvaluator(problem, system, range(4)), 9.0)
+    assert paid == []
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [Request((0, 1), query) for query in torch.arange(4)],
+        [Request(torch.tensor([0, 1]), 0)],
+        [Request([0, 1], 0)],
+        [Request((0.0, 1.0), 0)],
+        [Request((0, 1), 4)],
+        [Request((0, 1), -1)],
+        [Request((0, 2), 0)],
+        [Request((0,), 0)],
+        [((0, 1), 0)],
+        iter([Request((0, 1), 0)]),
+    ],
+)
+def test_what_is_no_request_of_the_problem_is_refused_before_it_is_paid(requests):
+    assert "request" in asked_in_vain(TASK.problem, requests).lower()
+
+
+def test_a_search_of_ones_own_does_not_run_what_is_not_allowed():
+    problem = replace(TASK.problem, allowed=[(0, 0), (1, 1), TASK.problem.theta_ref])
+    words = asked_in_vain(problem, [Request((1, 1), 0), Request((0, 1), 0)])
+    assert "`allowed` refuses" in words
+    assert str(problem.names((0, 1))) in words
+
+
+def test_requests_may_have_numbers_of_numpy():
+    codes, queries = tuple(np.array([0, 1])), np.arange(4)
+    search = Asks(TASK.problem, [Request(codes, query) for query in queries])
+    result = run(TASK.problem, search, TableEvaluator(TASK.table), 9.0)
+    assert [one.query for one in result.history] == [0, 1, 2, 3]
