@@ -268,7 +268,7 @@ def read_toml(path: Path | str | None, packaged: str, version: int) -> dict[str,
     by_name = outside is None or (outside.parent == Path() and not outside.exists())
     source = inside if by_name and inside.is_file() else outside or inside
     try:
-        content = tomllib.loads(source.read_text(encoding="utf-8"))
+        content = tomllib.loads(source.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path or packaged}: {error}") from error
     except RecursionError as error:

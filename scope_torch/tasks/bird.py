@@ -114,7 +114,7 @@ def read_questions(path: Path) -> list[dict[str, Any]]:
         InputError: If it is not a JSON list of objects with `KEYS`.
     """
     try:
-        items = json.loads(read_text(path))
+        items = json.loads(read_text(path, "utf-8-sig"))
     except ValueError as error:
         if isinstance(error, InputError):
             raise

@@ -53,6 +53,8 @@ def test_a_list_of_ones_own(tmp_path):
     assert list(llms) == ["a", "b"]
     assert llms["a"].output_usd_per_mtok == 2.5
     assert llms["a"].mmlu_pro is None
+    path.write_text("\ufeff" + path.read_text())  # as some editors of Windows write it
+    assert load_llms(path) == llms
     assert choose_llms(llms, None) == list(llms.values())
     assert [llm.name for llm in choose_llms(llms, ["b", "a"])] == ["b", "a"]
     with pytest.raises(InputError, match=r"no price is known for LLM 'c'; there are \['a', 'b'\]"):

@@ -257,7 +257,8 @@ def test_bad_input_is_named(folder):
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match=r"no data file 'absent.json' .*bird-bench"):
         bird("absent.json")
-    path.write_text((folder / "dev.json").read_text())
+    path.write_text("\ufeff" + (folder / "dev.json").read_text())
+    assert len(load(folder).queries) == 4
     with pytest.raises(InputError, match="no data folder 'absent'"):
         bird(str(path), "absent", held_out_path=None)
 
