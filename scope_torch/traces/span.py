@@ -106,7 +106,8 @@ def needed(row: Mapping[str, Any], *names: str) -> str:
     """
     found = text_in(row, *names)
     if found is None:
-        raise UnreadableRow(f"{names[0]}={row.get(names[0])!r:.40} must be a text")
+        name = next(filter(row.get, names), names[0])
+        raise UnreadableRow(f"{name}={row.get(name)!r:.40} must be a text")
     return found
 
 

@@ -287,12 +287,14 @@ def test_lines_that_cannot_be_read_are_named(tmp_path):
     path = tmp_path / "log.jsonl.gz"
     rows = [json.dumps(observation(usage={"input": 5})), "{cut", "3", '{"hello": 1}', "[" * 100_000]
     rows += [json.dumps(observation(trace_id=5)), json.dumps({"context": {}})]
+    rows += [json.dumps({"traceId": 5, "id": "c", "type": "SPAN"})]
     path.write_bytes(gzip.compress("\n".join(rows).encode()))
     traces = read_traces([path])
     assert len(traces.spans) == 1
     reasons = [named.removeprefix(f"{path}, ") for named in traces.unread]
-    assert [reason.split(":")[0] for reason in reasons] == [f"line {n}" for n in (2, 3, 4, 5, 6, 7)]
+    assert [reason.split(":")[0] for reason in reasons] == [f"line {n}" for n in range(2, 9)]
     assert "trace_id=5 must be a text" in reasons[4]
+    assert "traceId=5 must be a text" in reasons[6]
 
 
 def test_values_that_span_lines(tmp_path):
