@@ -42,6 +42,8 @@ def elements_of(dataset: Any, with_expected: bool) -> Any:
         )
     renamed = dict(zip(lacking, others, strict=False))
     chosen = [renamed.get(name, name) for name in needed]
+    if twice := [name for name in chosen if names.count(name) > 1]:  # pandas gives a frame for it
+        raise InputError(f"dataset has two columns {twice[0]!r}; rename one, or leave it out")
     try:
         columns = [_values(dataset[name]) for name in chosen]
     except (TypeError, NotImplementedError) as error:  # as of a stream of Hugging Face

@@ -87,6 +87,20 @@ def test_a_column_with_a_name_is_not_taken_for_the_other(names):
     assert items_of(pl.DataFrame(rows), with_expected=True) == PAIRS
 
 
+@pytest.mark.parametrize("names", [["input", "input", "expected"], ["q", "q"]])
+def test_two_columns_of_one_name_are_refused(names):
+    """Of both pandas makes a frame, whose elements are its columns."""
+
+    class Frame(list):
+        columns = names
+
+        def __getitem__(self, name):
+            return Frame([name, name]) if names.count(name) > 1 else Column(["A", "B"])
+
+    with pytest.raises(InputError, match=r"has two columns '(input|q)'"):
+        items_of(Frame(), True)
+
+
 def test_a_stream_has_no_columns_to_read():
     class Stream:
         column_names = ("input", "expected")
