@@ -11,8 +11,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,10 +66,12 @@ class Command:
             environment: Variables besides those of this process, such as `OPENAI_BASE_URL`.
 
         Raises:
-            InputError: If the input cannot be an argument, or there is no such program.
+            InputError: If the input cannot be an argument, or the program cannot be started.
             RuntimeError: If it fails, takes too long, or prints nothing, or a line without end.
         """
-        with tempfile.TemporaryDirectory() as folder:
+        with _before_it_runs(self._words[0]):
+            place = tempfile.TemporaryDirectory()
+        with place as folder:
             path = Path(folder) / "output"
             words = self.words(value, str(path))
             given = "" if self._has("{input}") else _text_of(value)
@@ -103,22 +105,19 @@ class Command:
 
     def _run(self, words: list[str], given: bytes, environment: Mapping[str, str]) -> bytes:
         """The end of what the program prints."""
-        with tempfile.TemporaryFile() as source:  # it takes all at once, as a pipe does not
-            source.write(given)
+        with _before_it_runs(words[0]), tempfile.TemporaryFile() as source:
+            source.write(given)  # a file takes all at once, as a pipe does not
             source.seek(0)
             # A session of its own: Ctrl-C ends the search after the calls in flight, not these.
-            try:
-                process = subprocess.Popen(
-                    words,
-                    stdin=source,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    bufsize=0,
-                    env={**os.environ, **environment},
-                    start_new_session=True,
-                )
-            except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-                raise InputError(f"cannot run {words[0]!r:.80}: {error.strerror}") from error
+            process = subprocess.Popen(
+                words,
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
         assert process.stdout is not None
         assert process.stderr is not None
         with process.stdout as stdout, process.stderr as stderr:
@@ -156,6 +155,15 @@ class Command:
         if len(content) > _MOST_BYTES:
             raise RuntimeError(f"{self._words[0]} wrote more than {_MOST_BYTES:,} bytes")
         return _decoded(content)
+
+
+@contextmanager
+def _before_it_runs(program: str) -> Generator[None, None, None]:
+    """What this machine lacks, as on a full disk, ends the search: it is no answer of quality 0."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot run {program!r:.80}: {error.strerror or error}") from error
 
 
 def _until_it_ends(

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -195,6 +197,18 @@ def test_a_command_that_fails(code, message):
 def test_a_command_that_cannot_run_is_for_the_user_to_mend(command, message):
     with pytest.raises(InputError, match=message):
         Command(command)("input")
+
+
+def test_what_this_machine_lacks_is_no_failure_of_a_command(monkeypatch, tmp_path):
+    """With on_error="zero" a full disk would count as wrong answers, also of the reference."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match=r"cannot run .*: No such file or directory"):
+        Command(python("print(1)"))("input")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    no_memory = OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    monkeypatch.setattr(subprocess, "Popen", Mock(side_effect=no_memory))
+    with pytest.raises(InputError, match=r"cannot run .*: Cannot allocate memory"):
+        Command(python("print(1)"))("input")
 
 
 @pytest.mark.slow
