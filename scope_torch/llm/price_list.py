@@ -140,7 +140,7 @@ class PriceList:
                 cached_tokens=0, cached_audio_tokens=0, cache_write_tokens=0,
                 cache_write_1h_tokens=0, reported_usd=None,
             )  # fmt: skip
-        own, llm = self._own(llm), self._priced(llm)
+        own, llm = self._own(llm, usage.tier), self._priced(llm)
         usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage, seconds)
         check_reported(llm, usage, usd)
         return usd
@@ -159,17 +159,17 @@ class PriceList:
         """The name that a price is looked up by: the LLM of a choice with factors."""
         return llm if llm in self.own else LLM.parse(llm).llm
 
-    def _own(self, llm: str) -> LLMInfo | None:
+    def _own(self, llm: str, tier: str = "") -> LLMInfo | None:
         """An LLM of the price list, or one that costs nothing; None for published prices.
 
         Raises:
             InputError: If it has no batch price, and needs one.
         """
         own = self.listed(llm)
-        if own is None or not self.batch:
-            return own
-        self.check([llm])
-        return in_batch(own)
+        if self.batch and own is not None:
+            self.check([llm])
+        is_told = tier == _BATCH and own is not None and own.batch_factor is not None
+        return in_batch(own) if own is not None and (self.batch or is_told) else own
 
     def _published_usd(self, llm: str, usage: Usage) -> float:
         from genai_prices import Usage as PublishedUsage

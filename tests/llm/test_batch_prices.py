@@ -61,6 +61,9 @@ def test_own_batch_prices(tmp_path):
     batch, live = PriceList(path, batch=True), PriceList(path)
     assert batch.cost_usd("mine", usage) == pytest.approx(0.6 * parts / 1e6 + 0.02, rel=1e-14)
     assert live.cost_usd("mine", usage) == pytest.approx(parts / 1e6 + 0.02, rel=1e-14)
+    told = usage._replace(tier="batch")  # as Anthropic's usage of a batch says
+    assert batch.cost_usd("mine", told) == live.cost_usd("mine", told)
+    assert live.cost_usd("mine", told) == batch.cost_usd("mine", usage)
 
 
 def test_an_llm_without_a_batch_price_is_refused_by_name():
