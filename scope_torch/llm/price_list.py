@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time
+from decimal import ROUND_HALF_EVEN, Context, localcontext
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -18,10 +19,9 @@ from scope_torch.llm.prices import OTHER_PRICES, LLMInfo, check_llm, in_batch, l
 
 Cached = Literal["as_billed", "uncached"]
 
-_PACKAGE = "genai-prices"
+_PACKAGE, _BATCH, _CACHED = "genai-prices", "batch", "cached_input_usd_per_mtok"
 _NOON = time(12, tzinfo=UTC)  # some providers have other prices at night
-_BATCH = "batch"
-_CACHED = "cached_input_usd_per_mtok"
+_DECIMAL = Context(28, ROUND_HALF_EVEN, traps=[])  # the application may have set two digits
 _SAID = "input_mtok", "output_mtok", "cache_read_mtok"
 _FREE = ":free"  # openrouter.ai/docs/guides/routing/model-variants/free
 # They choose among providers, or add searches; openrouter.ai/docs/guides/routing/model-variants
@@ -165,11 +165,12 @@ class PriceList:
         Raises:
             InputError: If it has no batch price, and needs one.
         """
-        own = self.listed(llm)
-        if self.batch and own is not None:
+        if (own := self.listed(llm)) is None:
+            return None
+        if self.batch:
             self.check([llm])
-        is_told = tier == _BATCH and own is not None and own.batch_factor is not None
-        return in_batch(own) if own is not None and (self.batch or is_told) else own
+        is_batch = self.batch or (tier == _BATCH and own.batch_factor is not None)
+        return in_batch(own) if is_batch else own
 
     def _published_usd(self, llm: str, usage: Usage) -> float:
         from genai_prices import Usage as PublishedUsage
@@ -197,7 +198,8 @@ class PriceList:
             web_searches=usage.searches,
             storage_searches=usage.file_searches,
         )
-        return float(price.calc_price(counts)["total_price"])
+        with localcontext(_DECIMAL):
+            return float(price.calc_price(counts)["total_price"])
 
     def usd_per_mtok(self, llm: str) -> tuple[float, float]:
         """USD for a million prompt tokens and a million completion tokens, of short prompts.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Literal
 
 Side = Literal["nearest", "down", "up"]
 _ROUNDINGS = {"nearest": ROUND_HALF_EVEN, "down": ROUND_FLOOR, "up": ROUND_CEILING}
 _MOST_DECIMALS = 9
+# Of any float. The application may have set another precision, or traps, for its own numbers.
+_EXACT = Context(prec=400, traps=[])
 
 
 def plain(value: float, digits: int = 3, side: Side = "nearest") -> str:
@@ -31,8 +33,7 @@ def plain(value: float, digits: int = 3, side: Side = "nearest") -> str:
     if not exact:
         return "0"
     decimals = min(_MOST_DECIMALS, max(0, digits - 1 - exact.adjusted()))
-    rounded = exact.quantize(Decimal(1).scaleb(-decimals), rounding=_ROUNDINGS[side])
-    text = f"{rounded:f}"
+    text = f"{_rounded(exact, decimals, side):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
@@ -46,8 +47,7 @@ def quality(value: float, side: Side = "nearest") -> str:
         '0.94'
     """
     for decimals in range(2, 5):
-        scaled = Decimal(repr(float(value)))
-        rounded = scaled.quantize(Decimal(1).scaleb(-decimals), rounding=_ROUNDINGS[side])
+        rounded = _rounded(Decimal(repr(float(value))), decimals, side)
         if value in (0.0, 1.0) or rounded not in (0, 1) or side != "nearest":
             return f"{rounded:f}"
     return "over 0.9999" if value > 0.5 else "under 0.0001"
@@ -70,9 +70,9 @@ def percent(fraction: float) -> str:
         >>> percent(0.957), percent(0.9996), percent(1.0), percent(0.0004), percent(0.9999999)
         ('96%', '99.96%', '100%', '0.04%', 'over 99.99%')
     """
-    exact = Decimal(repr(float(fraction))) * 100
+    exact = Decimal(repr(float(fraction))).scaleb(2, _EXACT)
     for decimals in range(3):
-        rounded = exact.quantize(Decimal(1).scaleb(-decimals))
+        rounded = _rounded(exact, decimals)
         if rounded == exact or abs(rounded) not in (0, 100):
             return f"{rounded:f}%"
     sign = "-" if exact < 0 else ""
@@ -125,3 +125,7 @@ def per_thousand(usd_per_query: float, side: Side = "nearest") -> str:
         ('0.0435', '10')
     """
     return plain(1000 * usd_per_query, side=side)
+
+
+def _rounded(exact: Decimal, decimals: int, side: Side = "nearest") -> Decimal:
+    return exact.quantize(Decimal((0, (1,), -decimals)), _ROUNDINGS[side], _EXACT)

@@ -2,6 +2,7 @@
 
 import pickle
 from datetime import date
+from decimal import Context, Inexact, localcontext
 
 import pytest
 
@@ -39,6 +40,14 @@ def usd(*parts):
 )
 def test_published_prices(llm, usage, expected):
     assert PriceList(at=DAY).cost_usd(llm, usage) == pytest.approx(expected, rel=1e-14)
+
+
+def test_decimal_numbers_of_the_application_round_no_bill():
+    usage = Usage(123_457, 7_891, 1_000)
+    prices = PriceList(at=DAY)
+    told = prices.cost_usd("gpt-5-mini", usage)
+    with localcontext(Context(2, traps=[Inexact])):
+        assert prices.cost_usd("gpt-5-mini", usage) == told
 
 
 def test_the_price_of_the_day():

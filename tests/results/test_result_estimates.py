@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from decimal import ROUND_UP, Context, Inexact, localcontext
 
 import numpy as np
 import pytest
@@ -366,3 +367,16 @@ def test_nothing_is_sure_that_its_own_answers_refute():
     result = replace(result, recommendation=Recommendation((0,), "certified", 0.001, None))
     assert "all answered" not in result.why
     assert "certified with 95% confidence" in result.why
+
+
+def test_numbers_are_shown_alike_whatever_decimal_numbers_the_application_has():
+    """A library of finance may set fewer digits, another rounding or a trap for all of a thread."""
+    numbers = 1234567.0, 0.94777, 1e300
+
+    def shown():
+        rounded = [plain(value, 3, side) for value in numbers for side in ("nearest", "down", "up")]
+        return [*rounded, *map(percent, numbers), *map(quality, numbers), *map(usd, numbers)]
+
+    told = shown()
+    with localcontext(Context(2, ROUND_UP, traps=[Inexact])):
+        assert shown() == told
