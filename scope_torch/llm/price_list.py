@@ -23,9 +23,8 @@ _PACKAGE, _BATCH, _CACHED = "genai-prices", "batch", "cached_input_usd_per_mtok"
 _NOON = time(12, tzinfo=UTC)  # some providers have other prices at night
 _DECIMAL = Context(28, ROUND_HALF_EVEN, traps=[])  # the application may have set two digits
 _SAID = "input_mtok", "output_mtok", "cache_read_mtok"
-_FREE = ":free"  # openrouter.ai/docs/guides/routing/model-variants/free
-# They choose among providers, or add searches; openrouter.ai/docs/guides/routing/model-variants
-_ROUTES = "nitro", "floor", "exacto", "online"
+# openrouter.ai/docs/guides/routing/model-variants; routes choose among providers, or add searches.
+_FREE, _ROUTES = ":free", ("nitro", "floor", "exacto", "online")
 _LOCAL = {"ollama", "ollama_chat", "lm_studio", "llamafile", "vllm", "hosted_vllm"}
 _PROVIDER = re.compile(r"([^:/]+)([:/])(.+)")
 
@@ -141,7 +140,7 @@ class PriceList:
                 cache_write_1h_tokens=0, reported_usd=None,
             )  # fmt: skip
         own, llm = self._own(llm, usage.tier), self._priced(llm)
-        usd = self._published_usd(llm, usage) if own is None else cost_usd(own, usage, seconds)
+        usd = cost_usd(own, usage, seconds) if own else self._published_usd(llm, usage)
         check_reported(llm, usage, usd)
         return usd
 
@@ -151,9 +150,8 @@ class PriceList:
         Args:
             llm: An LLM, or a choice with factors.
         """
-        llm = self._priced(llm)
-        free = LLMInfo(llm, 0.0, 0.0) if llm.endswith(_FREE) else None
-        return self.own.get(llm, free)
+        name = self._priced(llm)
+        return self.own.get(name, LLMInfo(name, 0.0, 0.0) if name.endswith(_FREE) else None)
 
     def _priced(self, llm: str) -> str:
         """The name that a price is looked up by: the LLM of a choice with factors."""
