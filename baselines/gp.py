@@ -18,7 +18,7 @@ from scope_torch.baselines.reduced_space import ReducedSpace
 from scope_torch.errors import InputError, whole_number
 from scope_torch.model.devices import pick_device
 from scope_torch.model.hamming_sums import make_grid
-from scope_torch.model.kernels import HammingMatern52Kernel, describe_kernel
+from scope_torch.model.kernels import describe_kernel, kernel_of
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
 from scope_torch.search.optimizer import Steps
@@ -176,7 +176,7 @@ class SurrogateOptimizer(DatasetLevelOptimizer):
                 f"{problem.num_allowed - 1} configurations"
             )
         device = pick_device(device, problem.space.size)
-        kernel = HammingMatern52Kernel() if kernel is None else kernel
+        kernel = kernel_of(kernel, problem.space.sizes)
         self.gp = DatasetGP(problem, self.gp_settings, kernel, device)
         if self.gp_settings.theta0_obs == "free":
             problem.check_reference_known()

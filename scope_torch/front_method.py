@@ -7,7 +7,7 @@ from typing import Unpack
 from scope_torch.errors import InputError
 from scope_torch.model.hamming_sums import make_grid
 from scope_torch.model.joint import JointSurrogate
-from scope_torch.model.kernels import HammingMatern52Kernel
+from scope_torch.model.kernels import kernel_of
 from scope_torch.model.list_sums import listed
 from scope_torch.options import SharedOptions, with_defaults
 from scope_torch.problem import SelectionProblem
@@ -60,10 +60,9 @@ def make_scope_front(
         ('observed', 0.583)
     """
     shared = with_defaults(options, "make_scope_front", SharedOptions)
-    initial_pool, kernel = shared["initial_pool"], shared["kernel"]
+    initial_pool, kernel = shared["initial_pool"], kernel_of(shared["kernel"], problem.space.sizes)
     if initial_pool == "none":
         raise InputError("initial_pool=none: the search starts from Calibrate; take base or random")
-    kernel = HammingMatern52Kernel() if kernel is None else kernel
     codes = codes_of_base(problem, shared["base"], initial_pool)
     joint = JointSurrogate(
         problem.space,

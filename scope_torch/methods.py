@@ -18,7 +18,7 @@ from scope_torch.factors import Levels, levels_of
 from scope_torch.model.cost_regression import regress_costs
 from scope_torch.model.cost_scale import FitScale, fit_cost_scale
 from scope_torch.model.devices import joint_class, pick_device, surrogate_class
-from scope_torch.model.kernels import FactorKernel, HammingKernel, HammingMatern52Kernel
+from scope_torch.model.kernels import FactorKernel, HammingKernel, kernel_of
 from scope_torch.model.list_sums import listed
 from scope_torch.model.per_query import MIN_LAM
 from scope_torch.options import SearchOptions, check_names, chosen, one_of, with_defaults
@@ -254,7 +254,7 @@ def _kernel_and_device(
         levels: What choices share, if the kernel is to know it. Branch and bound has no such
             kernel.
     """
-    kernel = HammingMatern52Kernel() if shared["kernel"] is None else shared["kernel"]
+    kernel = kernel_of(shared["kernel"], problem.space.sizes)
     grid = problem.space.size <= MAX_ENUMERATED and shared["space_search"] != "branch_and_bound"
     if levels is not None and grid and isinstance(kernel, HammingKernel):
         kernel = FactorKernel(kernel, levels)

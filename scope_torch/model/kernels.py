@@ -108,7 +108,7 @@ class HammingKernel(CodeKernel):
         at = (num_modules, torch.device(device or "cpu"))
         if at not in self._profiles:
             h = torch.arange(num_modules + 1, dtype=torch.float64, device=at[1])
-            self._profiles[at] = self.at_distance(h)
+            self._profiles[at] = self.at_distance(h).detach()  # nothing is fitted
         return self._profiles[at]
 
     def _matrix(self, x1: Tensor, x2: Tensor, diag: bool) -> Tensor:
@@ -229,6 +229,34 @@ def _coefficients(base: HammingKernel, num_modules: int) -> Tensor:
     return found
 
 
+def kernel_of(given: Kernel | None, sizes: Sequence[int]) -> Kernel:
+    """The kernel of a search, as given; None for Matern 5/2.
+
+    Args:
+        given: Any kernel on codes.
+        sizes: Of Theta.
+
+    Raises:
+        InputError: If it is no kernel, not float64, or not 1 where configurations are equal: the
+            variances of a model take that for granted.
+    """
+    if given is None:
+        return HammingMatern52Kernel()
+    if not isinstance(given, Kernel):
+        raise InputError(f"kernel={given!r} must be an instance of gpytorch.kernels.Kernel")
+    first_and_last = torch.tensor([[0] * len(sizes), [size - 1 for size in sizes]])
+    k, name = kernel_matrix(given, first_and_last, first_and_last), type(given).__name__
+    if k.dtype != torch.float64:
+        raise InputError(f"kernel={name} gives {k.dtype}; let it give float64, as by .double()")
+    most = 1 + _ROUNDING
+    if not (bool((k.abs() <= most).all()) and bool((k.diagonal() >= 2 - most).all())):
+        raise InputError(
+            f"kernel={name} is {k.tolist()} on two configurations; k(theta, theta) must be 1, and "
+            "no value above it: divide it by its variance"
+        )
+    return given
+
+
 def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
     """k(x1, x2) of codes: `n x m` (float64).
 
@@ -240,11 +268,11 @@ def kernel_matrix(kernel: Kernel, x1: Tensor, x2: Tensor) -> Tensor:
         x2: `m x num_modules` codes.
     """
     if isinstance(kernel, CodeKernel):
-        return kernel.forward(x1, x2)
+        return kernel.forward(x1, x2).detach()
     of_kernel = next(itertools.chain(kernel.parameters(), kernel.buffers()), None)
     device = x1.device if of_kernel is None else of_kernel.device
     x1_there, x2_there = (x.double().to(device) for x in (x1, x2))
-    return kernel(x1_there, x2_there).to_dense().to(x1.device)
+    return kernel(x1_there, x2_there).to_dense().detach().to(x1.device)
 
 
 def describe_kernel(kernel: Kernel, num_modules: int) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_joint_searches_know_the_factors():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"space_search": "branch_and_bound"}, {"kernel": WeightedOverlap([1.0, 2.0])}],
+    [{"space_search": "branch_and_bound"}, {"kernel": WeightedOverlap()}],
     ids=repr,
 )
 def test_other_kernels_stay(changes):

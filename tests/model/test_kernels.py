@@ -6,11 +6,16 @@ import naive
 import numpy as np
 import pytest
 import torch
-from gpytorch.kernels import Kernel
+from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
 
+from scope_torch.baselines.cei import CEI
+from scope_torch.errors import InputError
+from scope_torch.front_method import make_scope_front
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.model.kernels import HammingKernel, HammingMatern52Kernel, HammingRBFKernel
-from scope_torch.testing import HammingKernelConformance, KernelConformance
+from scope_torch.testing import HammingKernelConformance, KernelConformance, drive
 from scope_torch.testing.kernels import krawtchouk_eigenvalues
+from scope_torch.testing.problems import KnownTask
 
 
 class TestHammingMatern52(HammingKernelConformance):
@@ -81,3 +86,54 @@ class WeightedOverlap(Kernel):
 def test_at_distance_is_what_a_subclass_supplies():
     with pytest.raises(TypeError, match="at_distance"):
         HammingKernel()
+
+
+class Fitted(HammingKernel):
+    """Has a parameter with a gradient."""
+
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(scale, dtype=torch.float64))
+
+    def at_distance(self, h):
+        return torch.exp(-h / self.scale)
+
+
+class Times(HammingKernel):
+    """A kernel of Hamming distances, times a number, in some type."""
+
+    def __init__(self, factor=1.0, dtype=torch.float64):
+        super().__init__()
+        self.factor, self.dtype_of = factor, dtype
+
+    def at_distance(self, h):
+        return self.factor * torch.exp(-h).to(self.dtype_of)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint, make_scope_front, CEI])
+@pytest.mark.parametrize(
+    ("kernel", "words"),
+    [
+        (Times(4.0), r"must be 1"),
+        (Times(0.5), r"must be 1"),
+        (Times(dtype=torch.float32), r"float32; let it give float64"),
+        (Fitted(0.0), r"kernel=Fitted is \[\[nan"),
+        (ScaleKernel(RBFKernel()).double(), r"must be 1"),
+        (Times, "must be an instance"),
+        ("matern", "must be an instance"),
+    ],
+)
+def test_a_kernel_that_variances_would_be_wrong_with_is_refused_at_once(make, kernel, words):
+    base = {} if make is CEI else {"base": "llm0"}
+    with pytest.raises(InputError, match=words):
+        make(KnownTask.random(1, (3, 2), 4).problem, seed=0, kernel=kernel, **base)
+
+
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+@pytest.mark.parametrize("surrogate", ["incremental", "tensor"])
+@pytest.mark.parametrize("kernel", [Fitted(), RBFKernel().double()])
+def test_a_kernel_may_have_parameters_which_nobody_fits(make, surrogate, kernel):
+    task = KnownTask.random(1, (3, 2), 4)
+    search = make(task.problem, base="llm0", seed=0, kernel=kernel, surrogate=surrogate)
+    assert len(drive(search, task, 40)) > 10
+    assert all(one.grad is None for one in kernel.parameters())
