@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Set
 from typing import Any
 
 from scope_torch.errors import InputError
@@ -56,6 +57,21 @@ def elements_of(dataset: Any, with_expected: bool) -> Any:
             if _is_missing(value):
                 raise InputError(f"dataset[{name!r}] has no value in row {number}; leave it out")
     return list(zip(*columns, strict=True)) if with_expected else columns[0]
+
+
+def by_position(queries: Any) -> Any:
+    """Queries as a journal numbers them; a Series of pandas would be asked by its labels.
+
+    Raises:
+        InputError: If they have no order, or are a frame of pandas, which is asked by its columns.
+    """
+    of_pandas = hasattr(queries, "iloc")
+    if isinstance(queries, Mapping | Set) or (of_pandas and hasattr(queries, "columns")):
+        raise InputError(
+            f"queries is a {type(queries).__name__}, which is not asked by position; give a list, "
+            "such as frame['input'].to_list()"
+        )
+    return list(queries) if of_pandas else queries
 
 
 def _values(column: Any) -> list[Any]:

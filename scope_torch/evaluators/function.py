@@ -20,6 +20,7 @@ from scope_torch.evaluators.application import Application, Item
 from scope_torch.evaluators.booked import booked, told_usd
 from scope_torch.evaluators.calling import called
 from scope_torch.evaluators.elsewhere import PAUSE_S, Elsewhere, WorkerLost, asked_again, timed
+from scope_torch.evaluators.frames import by_position
 from scope_torch.evaluators.retired import retired_in
 from scope_torch.evaluators.returned import System, ends_all, number, usd_of
 from scope_torch.evaluators.window import GivenUp, ending, fulfil, in_window
@@ -33,7 +34,6 @@ from scope_torch.runs.evaluator import GRADED, keys_of
 from scope_torch.runs.identity import text_of
 
 logger = logging.getLogger(__name__)
-
 OnError = Literal["raise", "retry", "zero"]
 
 
@@ -84,7 +84,7 @@ class FunctionEvaluator:
 
     Raises:
         InputError: If the number of queries is not the problem's, an LLM has no price, or a value
-            is outside its range.
+            is outside its range; or if `queries` is a frame of pandas or a dict.
 
     Examples:
         >>> problem = SelectionProblem(
@@ -132,7 +132,7 @@ class FunctionEvaluator:
         if isinstance(prices, Mapping):
             own, prices = dict(prices), PriceList(prices)
             choose_llms(own, [n for llms in problem.llms for n in llms if not prices.listed(n)])
-        self.problem, self.system, self.queries = problem, system, queries
+        self.problem, self.system, self.queries = problem, system, by_position(queries)
         self.concurrency = concurrency
         self.name = name if name is not None else getattr(system, "__qualname__", "system")
         self.deterministic, self.on_error, self.num_failed = deterministic, on_error, 0

@@ -10,6 +10,7 @@ import scope_torch as st
 from scope_torch.cli.check import _dataset
 from scope_torch.errors import InputError
 from scope_torch.evaluators.application import Item, items_of
+from scope_torch.observation import Request
 
 ROWS = {"input": ["a", "b", "c"], "expected": ["A", "B", "C"]}
 PAIRS = [Item(0, "a", "A"), Item(1, "b", "B"), Item(2, "c", "C")]
@@ -144,3 +145,45 @@ def test_json_lines_keep_their_values(tmp_path):
         path.write_text(content)
         with pytest.raises(InputError, match=r"cannot read .*questions.jsonl"):
             _dataset(str(path))
+
+
+class Series(list):
+    """A series of pandas, shuffled: it is asked by labels, and iterated by position."""
+
+    iloc = None
+
+    def __init__(self, values, labels):
+        super().__init__(values)
+        self._by_label = dict(zip(labels, values, strict=True))
+
+    def __getitem__(self, label):
+        return self._by_label[label]
+
+
+class Frame(dict):
+    """A frame of pandas, as far as a function is asked with it."""
+
+    iloc, columns = None, ["input"]
+
+
+PROBLEM = st.SelectionProblem(
+    "queries", ("add",), (("nano", "pro"),), 3, (1,), 1.0, 0.01, epsilon=0.1
+)
+
+
+def test_queries_of_a_function_are_asked_by_position_whatever_their_labels():
+    asked = []
+    queries = Series(["a", "b", "c"], [2, 0, 1])
+    evaluator = st.FunctionEvaluator(PROBLEM, lambda _, q: asked.append(q) or (1.0, 0.01), queries)
+    list(evaluator.evaluate([Request((0,), number) for number in range(3)]))
+    assert asked == ["a", "b", "c"]  # as they are told apart
+    plain = st.FunctionEvaluator(PROBLEM, evaluator.system, ["a", "b", "c"])
+    assert evaluator.query_keys() == plain.query_keys()
+    assert evaluator.fingerprint() == plain.fingerprint()
+
+
+@pytest.mark.parametrize("kind", [Frame, dict, set])
+def test_queries_without_positions_are_refused(kind):
+    queries = kind({number: f"q{number}" for number in range(3)})
+    with pytest.raises(InputError, match=f"queries is a {kind.__name__}, .* give a list"):
+        st.FunctionEvaluator(PROBLEM, lambda *_: (1.0, 0.01), queries)
