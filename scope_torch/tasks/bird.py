@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 from scope_torch.tasks.dataset import Dataset, Query
 from scope_torch.tasks.files import find_data, find_folder, read_decompressed, read_text
 from scope_torch.tasks.sql_execution import (
@@ -76,8 +76,11 @@ def bird(
         descriptions of columns, sample rows); gold is a dict of `sql` and `database` (its path).
 
     Raises:
-        InputError: If a file or a database is absent or damaged, or nothing is asked about one.
+        InputError: If a file or a database is absent or damaged, nothing is asked about one, or a
+            number is outside its range.
     """
+    if not timeout_s > 0:  # else all SQL would be wrong
+        raise InputError(f"timeout_s={timeout_s} must be a number of seconds above 0")
     items = read_questions(find_data(path, SOURCE))
     held_out_items = read_questions(find_data(held_out_path, SOURCE)) if held_out_path else []
     if db_ids is not None:
@@ -161,8 +164,11 @@ def schema_text(
         max_description_chars: Longer descriptions of a column are cut; 0 shows none.
 
     Raises:
-        InputError: If the database cannot be read.
+        InputError: If the database cannot be read, or a number is below 0.
     """
+    sample_rows = whole_number("sample_rows", sample_rows, 0)  # SQLite takes -1 for all
+    max_value_chars = whole_number("max_value_chars", max_value_chars, 0)
+    max_description_chars = whole_number("max_description_chars", max_description_chars, 0)
     tables = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
     files = _description_files(database) if max_description_chars else {}
     parts = []

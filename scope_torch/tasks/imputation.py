@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scope_torch.errors import whole_number
 from scope_torch.tasks.dataset import Query
 from scope_torch.tasks.lexical import LexicalIndex, Record
 
@@ -30,7 +31,11 @@ def imputation_queries(
     Returns:
         Queries with the fields `records` (most similar first), `target` (the row without the
         attribute) and `attribute`; gold is the value of the attribute.
+
+    Raises:
+        InputError: If `num_records` is no whole number of at least 0.
     """
+    num_records = whole_number("num_records", num_records, 0)
     index = LexicalIndex([_without(record, attribute) for record in pool])
     queries = []
     for row in rows:

@@ -239,6 +239,15 @@ def test_a_gold_that_fails_gives_zero_and_is_named(folder, caplog):
     assert failing_gold(dataset.queries) == ["question 2?"]
 
 
+@pytest.mark.parametrize(
+    "name", ["sample_rows", "max_value_chars", "max_description_chars", "timeout_s"]
+)
+def test_a_number_that_cannot_be_is_refused(folder, name):
+    """SQLite takes LIMIT -1 for all rows: a whole table would be in every prompt."""
+    with pytest.raises(InputError, match=f"{name}=-1"):
+        load(folder, **{name: -1})
+
+
 def test_bad_input_is_named(folder):
     path = folder / "mini_dev.json"
     cases = {

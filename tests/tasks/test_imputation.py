@@ -46,6 +46,14 @@ def test_queries_hide_the_answer():
     assert answer_share([query]) == 0
 
 
+@pytest.mark.parametrize("number", [-1, 2.5, True])
+def test_a_number_of_records_that_cannot_be_is_refused(number):
+    """-1 would take all of the pool but one, a call for each."""
+    row = {"name": "grey inn", "phone": "404/7", "city": "savannah"}
+    with pytest.raises(InputError, match=rf"num_records={number} must be a whole number >= 0"):
+        imputation_queries([row], POOL, "city", number)
+
+
 def test_the_answer_cannot_steer_the_retrieval():
     rows = [{"name": "inn", "phone": "1", "city": city} for city in ("reno", "atlanta")]
     first, second = imputation_queries(rows, POOL, "city")
