@@ -176,10 +176,12 @@ def _check_choices(
 
 def _call(function: Callable[..., Any], arguments: Mapping[str, Any] | None, name: str) -> Any:
     """Calls a function; refuses arguments that it does not take, under the name `name`."""
-    known = list(inspect.signature(function).parameters)
-    for argument in arguments or {}:
+    known = inspect.signature(function).parameters
+    for argument, value in (arguments or {}).items():
         if argument not in known:
-            raise InputError(f"{name} takes no {argument!r}, but {known}")
+            raise InputError(f"{name} takes no {argument!r}, but {list(known)}")
+        if isinstance(known[argument].default, bool) and value not in (True, False):
+            raise InputError(f"{name}: {argument}={value!r} must be true or false")  # "no" is true
     return function(**(arguments or {}))
 
 

@@ -153,6 +153,7 @@ BAD = [
     ({"num_queries": -1}, "num_queries=-1", "at least one"),
     ({"data": {"num_recrods": 2}}, "'num_recrods'", "num_records"),
     ({"system": {"slots": "x"}}, "'slots'", "takes no"),
+    ({"dataset": "tde", "data": {"check_counts": "no"}}, "check_counts='no'", "true or false"),
     ({"reference_quality": 1.5, "reference_cost_usd": 1.0}, "reference_quality=1.5", "(0, 1]"),
     ({"reference_quality": 0.5}, "reference_cost_usd=None", "both, or neither"),
     ({"llm": {"base_url": None}}, "llm.base_url", "http://"),
