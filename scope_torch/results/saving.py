@@ -145,7 +145,7 @@ def load_chain(path: Path | str) -> list[dict[str, str]]:
 def _text_before(path: Path) -> str:
     """What a file holds that is written now; "" if there is none."""
     try:
-        return path.read_text(encoding="utf-8") if path.exists() else ""
+        return path.read_bytes().decode() if path.exists() else ""  # with its own ends of lines
     except UnicodeDecodeError as error:
         raise InputError(f"{path} {_OF_OTHERS}") from error
     except OSError as error:
@@ -176,7 +176,8 @@ def _lines_of_others(before: str, text: str) -> str:
     names = {line.partition("=")[0] for line in text.splitlines() if not line.startswith("#")}
     kept: list[str] = []
     is_named = False  # by the comment above
-    for line in before.splitlines():
+    # Not splitlines(), which also splits at characters that may be part of a value.
+    for line in before.removesuffix("\n").split("\n"):
         name = line.partition("=")[0].removeprefix("export ").strip()
         if not (line.startswith(_MODULE) or name in names or (is_named and _is_variable(line))):
             kept.append(line)

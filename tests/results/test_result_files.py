@@ -69,6 +69,16 @@ def test_other_lines_of_an_env_file_stay(tmp_path, mode):
     assert path.read_text() == f'{others}# module "plan"\nSCOPE_PLAN=large\n'
 
 
+def test_other_lines_of_an_env_file_stay_to_the_byte(tmp_path):
+    """A value of somebody may have a character that ends a line elsewhere, or an end of Windows."""
+    path = tmp_path / ".env"
+    before = "A=a\u2028b\r\nB=a\x0cb\r\nC='a\nb'\n".encode()
+    path.write_bytes(before)
+    for _ in range(2):
+        save_models(path, {"plan": "pro"}, {})
+        assert path.read_bytes() == before + b'# module "plan"\nSCOPE_PLAN=pro\n'
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
