@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -22,6 +23,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none, and lets few users 
 # A spreadsheet would calculate such a text. Those with ' in front are marked again, so that
 # `plain_text` gives every text back.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_DEVICE = "it is a device or a pipe; name a file"
 MARK = r"^'('*[=+\-@\t\r])"  # what `plain_text` puts the group in the place of
 
 
@@ -82,6 +84,8 @@ def replacing(path: Path, *, private: bool = False) -> Generator[IO[bytes], None
         >>> Path("page.html").read_text()
         '<p>new'
     """
+    if _is_device(path):
+        raise InputError(f"cannot write {path}: {_DEVICE}")
     # Nobody can know the name before. The end of the name says whose file was left by a power cut.
     temporary = path.with_name(f".{secrets.token_hex(8)}.{path.name[-40:]}.tmp")
     opener = for_owner if private else no_link
@@ -147,6 +151,8 @@ def check_folder(path: Path, name: str = "") -> None:
         why = f"{path.parent} is not a folder"
     elif path.is_dir():
         why = "it is a folder; name a file in it"
+    elif _is_device(path):
+        why = _DEVICE
     elif not os.access(path.parent, os.W_OK):
         why = f"no file can be written into {path.parent}"
     else:
@@ -193,6 +199,18 @@ def plain_text(cell: str) -> str:
         ('@cf/llama', 'nano', "'s")
     """
     return re.sub(MARK, r"\1", cell)
+
+
+def _is_device(path: Path) -> bool:
+    """Whether a device, a pipe or a socket is there, or a link to one, as /dev/stdout is.
+
+    A file in the place of /dev/null would break the whole machine, and root may put it there.
+    """
+    with contextlib.suppress(OSError):
+        mode = path.stat().st_mode
+        in_dev = path.absolute().parent == Path("/dev")
+        return in_dev or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return False
 
 
 def _is_number(text: str) -> bool:

@@ -21,7 +21,14 @@ from scope_torch.cli.watch import watch
 from scope_torch.errors import InputError
 from scope_torch.evaluators.outputs import Outputs
 from scope_torch.evaluators.simulation.evaluator import _save
-from scope_torch.files import cell_of, inside, plain_text, replacing, write_atomically
+from scope_torch.files import (
+    cell_of,
+    check_folder,
+    inside,
+    plain_text,
+    replacing,
+    write_atomically,
+)
 from scope_torch.llm.store_file import StoreFile
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
@@ -218,6 +225,21 @@ def test_an_error_while_writing_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(InputError, match=r"cannot write .*/none/file: No such file"):
         write_atomically(tmp_path / "none" / "file", "x")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX")
+def test_no_device_becomes_a_file(tmp_path):
+    """`--output /dev/null` in a container would take that from all its programs."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("pipe", "link"):
+        before = (tmp_path / name).lstat().st_mode
+        with pytest.raises(InputError, match="it is a device or a pipe"):
+            write_atomically(tmp_path / name, "<p>")
+        assert (tmp_path / name).lstat().st_mode == before
+    with pytest.raises(InputError, match="null: it is a device or a pipe"):
+        check_folder(Path(os.devnull))  # no test writes there
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
 
 
 def test_a_message_names_no_argument_that_the_caller_may_not_have(tmp_path):
