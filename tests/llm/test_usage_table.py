@@ -304,8 +304,9 @@ def test_what_own_prices_lack_is_said_once(body, named, caplog):
     llm = f"with {body}"
     own = PriceList({llm: LLMInfo(llm, 0.25, 2.0, batch_factor=0.5)})
     usage = usage_of({**body, "usage": {**PLAIN, **body.get("usage", {})}})
+    factor = 0.5 if usage.tier == "batch" else 1.0
     for _ in range(3):
-        assert own.cost_usd(llm, usage) == (1_000 * 0.25 + 2_000 * 2.0) / 1e6
+        assert own.cost_usd(llm, usage) == factor * (1_000 * 0.25 + 2_000 * 2.0) / 1e6
     assert [f"the price of {named} of" in r.getMessage() for r in caplog.records] == (
         [True] if named else []
     )
