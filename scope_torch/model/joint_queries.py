@@ -37,21 +37,21 @@ _DENSE = 3  # to copy a row of K_D takes as long as to multiply so many
 class QueriesAt(NamedTuple):
     """One configuration theta, as the queries see it.
 
-    It stays as it is while more is observed, but for `mean` of the queries observed.
+    It stays as it is while more is observed: with many calls in flight, others answer meanwhile.
 
     Args:
         k: Kernel with D: `n`.
         gram: `n x n`, K_D.
         groups: One factor for each history.
         group_of: The group of every query.
-        solved: A_q y_q: `(1 + K) x Q x n`.
+        means: mu_hat_q of cost and constraints: `(1 + K) x Q`.
     """
 
     k: Array
     gram: Array
     groups: Sequence[QueryGroup]
     group_of: list[int]
-    solved: Array
+    means: Array
 
     def coefficients(self, groups: Sequence[int]) -> tuple[Array, Array]:
         """c_a, `m x n`, and sigma_hat_a^2, `m`, of `m` groups."""
@@ -66,7 +66,7 @@ class QueriesAt(NamedTuple):
 
     def mean(self, query: int) -> list[float]:
         """mu_hat_q of cost and constraints."""
-        return times(self.solved[:, query], self.k).tolist()
+        return self.means[:, query].tolist()
 
 
 def times_gram(rows: Array, gram: Array) -> Tensor:
@@ -124,5 +124,7 @@ class JointQueries(QuerySurrogate):
         self._update()
         data, factors = self._data, self._factors
         n, groups = data.n, tuple(factors.groups)
-        gram, solved = data.gram[:n, :n], factors.solved[..., :n]
-        return QueriesAt(data.kernel_with(theta), gram, groups, factors.group_of, solved)
+        k, some = data.kernel_with(theta), data.is_asked
+        means = np.zeros(factors.solved.shape[:2])  # `solved` is written over
+        means[:, some] = times(factors.solved[:, some, :n], k)
+        return QueriesAt(k, data.gram[:n, :n], groups, factors.group_of, means)

@@ -99,13 +99,22 @@ def test_a_thousand_steps_do_not_drift(rho, count):
     check(surrogate, history, rho)
 
 
-def test_what_is_kept_keeps_its_values():
+def grown(history, rho):
+    """A surrogate that has room for all of Theta: what it learns is written over what it knew."""
+    surrogate = surrogate_of(history[:1], rho)
+    for row in history[1:]:
+        surrogate.observe(*row)
+        surrogate.collapsed()
+    return surrogate
+
+
+@pytest.mark.parametrize("make", [surrogate_of, grown])
+def test_what_is_kept_keeps_its_values(make):
     """A candidate goes on while the surrogate takes in its observations, and those of others."""
     history = random_history(23)
     theta, beta = (2, 1, 1), Beta(1.0, 1.0, 2.0)
     one, two = (
-        JointCandidate(surrogate_of(history, 0.3), theta, [3, 1, 4, 0, 2], in_order=True)
-        for _ in range(2)
+        JointCandidate(make(history, 0.3), theta, [3, 1, 4, 0, 2], in_order=True) for _ in range(2)
     )
     B = two._surrogate.collapsed()[0].B
     values = B.clone()
