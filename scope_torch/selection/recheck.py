@@ -5,6 +5,7 @@ Each call draws a few queries more, and looks at all draws so far, see `scope_to
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -115,7 +116,7 @@ def recheck(
         today = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
     num_before = len(days)
     days += [str(date.today())] * (len(found.pairs) - len(days))
-    write_atomically(folder / _DAYS, json.dumps(Counter(days), indent=2) + "\n")
+    write_atomically(folder / _DAYS, json.dumps(_numbers(days), indent=2) + "\n")
     alarm, evidence = alarm_of(found.pairs, limits, every)
     paid = math.fsum(one.paid_usd for one in found.paid) + found.lost_usd
     result = RecheckResult(
@@ -238,7 +239,16 @@ def _days(folder: Path) -> list[str]:
     """The day of each draw so far."""
     path = folder / _DAYS
     number_of: Mapping[str, int] = read_json(path) if path.exists() else {}
-    return [day for day, number in number_of.items() for _ in range(number)]
+    return [day[:10] for day, number in number_of.items() for _ in range(number)]
+
+
+def _numbers(days: Sequence[str]) -> dict[str, int]:
+    """How many draws each day had; of a day that comes again, as the clock went back, apart."""
+    found = dict[str, int]()
+    for day, of_day in itertools.groupby(days):
+        name = day if day not in found else f"{day} ({len(found) + 1})"
+        found[name] = len([*of_day])
+    return found
 
 
 def _reported_usd(folder: Path, paid_usd: float) -> float:

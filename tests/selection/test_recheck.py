@@ -155,6 +155,15 @@ def test_what_a_stopped_look_paid_is_in_the_next_report(tmp_path):
     assert look(provider, tmp_path, draws=2).spent_usd == pytest.approx(0.002)
 
 
+def test_a_clock_that_goes_back_moves_no_draw_to_another_day(monkeypatch, tmp_path):
+    """As on a flight, or where a wrong clock is set over midnight."""
+    days = [26, 25, 26, 25, 27]
+    for day in days:
+        on(monkeypatch, day)
+        result = look(Provider(), tmp_path, draws=2)
+    assert result.days == [f"2026-11-{day}" for day in days for _ in range(2)]
+
+
 @pytest.mark.parametrize("draws", [1, 30])
 def test_a_look_that_was_stopped_with_calls_in_flight_goes_on_with_fewer_draws(tmp_path, draws):
     whole = look(Provider(1.0), tmp_path, concurrency=4)
