@@ -37,7 +37,7 @@ from scope_torch.runs.source import ObservationSource
 from scope_torch.runs.trace import TraceFile
 from scope_torch.search.front import front_of
 from scope_torch.search.known import Known
-from scope_torch.search.optimizer import MayAsk, Optimizer
+from scope_torch.search.optimizer import Optimizer, checked
 from scope_torch.space import MAX_ENUMERATED
 
 logger = logging.getLogger(__name__)
@@ -297,7 +297,7 @@ class _Search:
         self.history, self.optimizer_seconds = History(), 0.0
         self._optimizer, self._source, self._budget_usd = optimizer, source, budget_usd
         self._callbacks, self._trace_file, self._num_reported = callbacks, trace_file, 0
-        self._is_cut, self._may_ask = False, MayAsk(optimizer.problem)
+        self._is_cut = False
         # Calling methods that do nothing would cost time at every observation.
         self._watching = [
             callback.observed
@@ -372,9 +372,9 @@ class _Search:
             self._tell(told)
         began = time.perf_counter()
         self._is_cut = self._source.is_late
-        requests = () if self._is_spent() or self._is_cut else self._may_ask(self._optimizer.ask())
+        requests = () if self._is_spent() or self._is_cut else self._optimizer.ask()
         self.optimizer_seconds += time.perf_counter() - began
-        return requests
+        return checked(requests, self._optimizer.problem)
 
     def _tell(self, told: Sequence[Observation]) -> None:
         began = time.perf_counter()

@@ -80,46 +80,34 @@ def asked(requests: Sequence[Request]) -> Observing:
     return (yield requests)
 
 
-class MayAsk:
-    """Passes on what a search asks for; what it may not ask for is refused before it is paid.
+def checked(requests: Sequence[Request], problem: SelectionProblem) -> Sequence[Request]:
+    """The requests of a search, before they are paid.
 
-    Args:
-        problem: What is searched.
+    Raises:
+        InputError: If one is no pair of the problem, its configuration is not allowed, or they are
+            no list.
     """
-
-    def __init__(self, problem: SelectionProblem) -> None:
-        self._problem, self._known = problem, set[tuple[int, ...]]()
-
-    def __call__(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """The requests.
-
-        Raises:
-            InputError: If one is no pair of the problem, its configuration is not allowed, or they
-                are no list.
-        """
-        Q, given = self._problem.num_queries, requests
-        if not isinstance(given, Sequence):
-            raise InputError(f"the search asks for {given!r}; let it ask for a list of Requests")
-        for request in requests:
-            codes = request[0] if isinstance(request, Request) else None
-            whole = isinstance(codes, tuple) and all(isinstance(n, Integral) for n in codes)
-            query: object = request[1] if whole else None
-            if not (whole and isinstance(query, Integral) and 0 <= query < Q):
-                raise InputError(
-                    f"the search asks for {request!r}; ask for Request(theta, query), theta a "
-                    f"tuple of codes, query from 0 to {Q - 1}: whole numbers (of tensors .tolist())"
-                )
-            if request.theta not in self._known:
-                self._check(request.theta)
-        return requests
-
-    def _check(self, theta: tuple[int, ...]) -> None:
-        if not self._problem.is_allowed(self._problem.space.check(theta, "theta of a request")):
+    given: Any = requests
+    is_list, Q = isinstance(given, Sequence), problem.num_queries
+    if wrong := [one for one in given if not _is_pair(one, Q)] if is_list else [given]:
+        raise InputError(
+            f"the search asks for {wrong[0]!r}; let it ask for a list of Request(theta, query), "
+            f"theta a tuple of codes, query from 0 to {Q - 1}: whole numbers (of tensors .tolist())"
+        )
+    for theta in {request.theta for request in requests}:
+        if not problem.is_allowed(problem.space.check(theta, "theta of a request")):
             raise InputError(
-                f"the search asks for {self._problem.names(theta)}, which `allowed` refuses; let "
-                "it ask only where problem.is_allowed(theta)"
+                f"the search asks for {problem.names(theta)}, which `allowed` refuses; let it ask "
+                "only where problem.is_allowed(theta)"
             )
-        self._known.add(theta)
+    return requests
+
+
+def _is_pair(request: Any, num_queries: int) -> bool:
+    if not (isinstance(request, Request) and isinstance(request.theta, tuple)):
+        return False
+    numbers = *request.theta, request.query
+    return all(isinstance(n, Integral) for n in numbers) and 0 <= request.query < num_queries
 
 
 class Described(Protocol):
