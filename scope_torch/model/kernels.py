@@ -244,15 +244,16 @@ def kernel_of(given: Kernel | None, sizes: Sequence[int]) -> Kernel:
         return HammingMatern52Kernel()
     if not isinstance(given, Kernel):
         raise InputError(f"kernel={given!r} must be an instance of gpytorch.kernels.Kernel")
-    first_and_last = torch.tensor([[0] * len(sizes), [size - 1 for size in sizes]])
-    k, name = kernel_matrix(given, first_and_last, first_and_last), type(given).__name__
+    every = torch.tensor([[j % size for size in sizes] for j in range(max(sizes))])  # each choice
+    k, name = kernel_matrix(given, every, every), type(given).__name__
     if k.dtype != torch.float64:
         raise InputError(f"kernel={name} gives {k.dtype}; let it give float64, as by .double()")
     most = 1 + _ROUNDING
     if not (bool((k.abs() <= most).all()) and bool((k.diagonal() >= 2 - most).all())):
         raise InputError(
-            f"kernel={name} is {k.tolist()} on two configurations; k(theta, theta) must be 1, and "
-            "no value above it: divide it by its variance"
+            f"kernel={name}: k(theta, theta) is {float(k.diagonal().min())} to "
+            f"{float(k.diagonal().max())}, and |k| up to {float(k.abs().max())}; k(theta, theta) "
+            "must be 1, and no value above it: divide it by its variance"
         )
     return given
 

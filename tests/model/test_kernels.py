@@ -117,7 +117,7 @@ class Times(HammingKernel):
         (Times(4.0), r"must be 1"),
         (Times(0.5), r"must be 1"),
         (Times(dtype=torch.float32), r"float32; let it give float64"),
-        (Fitted(0.0), r"kernel=Fitted is \[\[nan"),
+        (Fitted(0.0), r"kernel=Fitted: .* is nan"),
         (ScaleKernel(RBFKernel()).double(), r"must be 1"),
         (Times, "must be an instance"),
         ("matern", "must be an instance"),
