@@ -12,7 +12,7 @@ from operator import index
 from typing import Any, NamedTuple, SupportsFloat
 from zlib import crc32
 
-from scope_torch.errors import InputError
+from scope_torch.errors import InputError, whole_number
 
 try:
     import orjson
@@ -360,11 +360,7 @@ def _dumps(known: list[dict[str, Any]]) -> bytes:
 
 def _whole(value: Any) -> int:
     """Returns a count as a user has it: of numpy, of torch, or a float that is whole."""
-    if type(value) is int and value >= 0:
-        return value
-    if not value >= 0 or value % 1:
-        raise ValueError(f"{value!r} is not a count")
-    return int(value)
+    return whole_number("count", value.item() if hasattr(value, "item") else value, 0)
 
 
 def _count(value: Any) -> int:
