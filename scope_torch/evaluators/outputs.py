@@ -38,7 +38,7 @@ class Outputs(Mapping[Key, Any]):
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._lock = path, threading.Lock()
         self._known, self._has_warned = dict[Key, Any](), False
-        self._is_cut = False  # whether the last line is
+        self._is_cut = False  # whether the last line may be
         try:
             if path is not None and path.exists():
                 self._known.update(_read(path))
@@ -65,9 +65,10 @@ class Outputs(Mapping[Key, Any]):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 line = _line({"llms": list(llms), "number": number, "output": output})
                 with open(self._path, "a", encoding="utf-8", opener=for_owner) as file:
-                    file.write("\n" * (self._is_cut or self._has_warned) + line)
+                    file.write("\n" * self._is_cut + line)
                 self._is_cut = False
             except Exception as error:  # also what a method of the output raises
+                self._is_cut = True
                 self._warn("written", error)
 
     def _warn(self, what: str, error: Exception) -> None:
