@@ -460,3 +460,20 @@ def test_what_arrives_is_what_was_asked():
     history = search().history
     asked = Counter((one.theta, one.query, one.replicate) for one in history)
     assert max(asked.values()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [9, 10])
+def test_the_tensor_model_asks_the_same(seed):
+    """What an open candidate knows must not change while others answer, in either model."""
+    task = make_task(seed, (4, 4, 3), 24)
+    histories = []
+    for surrogate in ("incremental", "tensor"):
+        optimizer = make_scope_joint(
+            task.problem, base=[names[0] for names in task.problem.llms], seed=seed, in_flight=16,
+            surrogate=surrogate, certificate="bounds",
+        )  # fmt: skip
+        result = run(task.problem, optimizer, task.evaluator(), task.budget(20))
+        histories.append(list(result.history))
+    assert histories[0] == histories[1]
+    assert len({one.theta for one in histories[0]}) > 10
