@@ -81,48 +81,32 @@ def test_a_fork_while_the_event_loop_is_looked_up():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
-def test_a_forked_child_holds_no_lock(tmp_path):
+def test_a_forked_child_holds_no_lock_and_no_port(tmp_path):
     """A worker of a pool lives on when its search has ended, or was killed."""
-    code = (
-        "import os\n"
-        "from pathlib import Path\n"
-        "from scope_torch.errors import InputError\n"
-        "from scope_torch.observation import Observation\n"
-        "from scope_torch.runs.journal import Journal\n"
-        f"path = Path({str(tmp_path / 'journal.jsonl')!r})\n"
-        "journal = Journal(path)\n"
-        "end, ours = os.pipe()\n"
-        "if not (child := os.fork()):\n"
-        "    os.close(ours)\n"
-        "    os._exit(os.read(end, 1) != b'')\n"  # as soon as the parent closes its side
-        "try:\n"
-        "    Journal(path)\n"
-        "except InputError:\n"
-        "    print('locked')\n"
-        "journal.append([Observation((0,), 0, 0.1, 1.0)])\n"
-        "journal.close()\n"
-        "print(len(Journal(path).recorded))\n"
-        "os.close(ours)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
+    code = f"""
+import os
+from pathlib import Path
+from scope_torch.errors import InputError
+from scope_torch.observation import Observation
+from scope_torch.runs.journal import Journal
+from scope_torch.serve.endpoint import Endpoint
+path, url = Path({str(tmp_path / "journal.jsonl")!r}), "http://127.0.0.1:9/v1"
+end, ours = os.pipe()
+journal = Journal(path)
+with Endpoint(url, api_key_env="") as first:
+    port = int(first.url.rpartition(":")[2])
+    if not (child := os.fork()):
+        os.close(ours)
+        os._exit(os.read(end, 1) != b"")  # as soon as the parent closes its side
+try:
+    Journal(path)
+except InputError:
+    print("locked")
+journal.append([Observation((0,), 0, 0.1, 1.0)])
+journal.close()
+print(len(Journal(path).recorded))
+with Endpoint(url, api_key_env="", port=port):
+    os.close(ours)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
     assert python(code) == "locked\n1\n0\n"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
-def test_a_forked_child_keeps_no_port():
-    """Else an endpoint whose port is given starts once beside a pool, and not a second time."""
-    code = (
-        "import os\n"
-        "from scope_torch.serve.endpoint import Endpoint\n"
-        "url = 'http://127.0.0.1:9/v1'\n"
-        "end, ours = os.pipe()\n"
-        "with Endpoint(url, api_key_env='') as first:\n"
-        "    port = int(first.url.rpartition(':')[2])\n"
-        "    if not (child := os.fork()):\n"
-        "        os.close(ours)\n"
-        "        os._exit(os.read(end, 1) != b'')\n"
-        "with Endpoint(url, api_key_env='', port=port):\n"
-        "    os.close(ours)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    assert python(code) == "0\n"
