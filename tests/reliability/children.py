@@ -1,7 +1,6 @@
 """Searches in processes of their own, which may be killed; each starts with torch imported."""
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -11,6 +10,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from forked import forking
 
 from scope_torch.cli.compose import compose
 from scope_torch.cli.registry import config_dir
@@ -28,16 +29,9 @@ _WATCHED = {module.__file__ for module in (journal, observation_source, runner)}
 
 
 def started(function: Callable[..., None], *arguments: Any) -> ForkServerProcess:
-    """Calls a function of this module in a process forked from one that has only imported it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), path])
-    try:
-        process = context.Process(target=function, args=arguments)
-        process.start()
-    finally:
-        os.environ["PYTHONPATH"] = path
+    """Calls a function of a module in a process forked from one that has only imported."""
+    process = forking().Process(target=function, args=arguments)
+    process.start()
     return process
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from evaluators.far_apps import KilledOnce, answers, judges
+from forked import forking
 from llm.fake_endpoint import only_loopback  # noqa: F401
 from selection.test_judge import QUESTIONS, answer, of_judge, paid, selected
 from serve.fake_upstream import FakeUpstream
@@ -15,7 +16,12 @@ from scope_torch.errors import InputError
 from scope_torch.evaluators import elsewhere
 from scope_torch.serve.queries import QueryInFlight
 
-processes = partial(ProcessPoolExecutor, 2, mp_context=multiprocessing.get_context("spawn"))
+spawned = partial(ProcessPoolExecutor, 2, mp_context=multiprocessing.get_context("spawn"))
+
+
+def processes(number=2):
+    """Forked from one that has imported."""
+    return ProcessPoolExecutor(number, mp_context=forking())
 
 
 @pytest.fixture
@@ -28,7 +34,7 @@ def upstream():
 def test_app_and_judge_in_processes_are_billed_by_the_endpoint(upstream):
     here = selected(upstream, batch_size=3)
     usd, of_judges = paid(upstream), of_judge(upstream)
-    there = selected(upstream, batch_size=3, concurrency=3, executor=processes)
+    there = selected(upstream, batch_size=3, concurrency=3, executor=spawned)
     assert (there.choice, list(there.history)) == (here.choice, list(here.history))
     assert there.bill == here.bill
     assert paid(upstream) == pytest.approx(2 * usd)
@@ -63,8 +69,7 @@ def test_what_a_lost_call_has_cost_is_booked_as_lost(upstream, tmp_path, who):
     before = paid(upstream)
     changes = {"app": answers, "metric": judges}
     changes[who] = KilledOnce(changes[who], tmp_path, at=20)
-    make = partial(ProcessPoolExecutor, 1, mp_context=multiprocessing.get_context("spawn"))
-    there = selected(upstream, executor=make, run_dir=tmp_path / "run", **changes)
+    there = selected(upstream, executor=partial(processes, 1), run_dir=tmp_path / "run", **changes)
     (lost,) = there.lost
     assert (lost.failed, lost.paid_usd > 0) == (who, True)
     assert lost.paid_usd == (lost.cost_usd if who == "app" else lost.judge_usd)

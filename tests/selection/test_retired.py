@@ -5,9 +5,9 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 
 import pytest
+from forked import forking
 from llm.fake_endpoint import only_loopback  # noqa: F401
 from selection.test_recheck import look as look_at
 from serve.fake_upstream import FakeUpstream, Say, Status, prices
@@ -145,7 +145,7 @@ def far(models, text):
 
 @pytest.mark.slow
 def test_a_worker_tells_it_too(tmp_path):
-    processes = partial(ProcessPoolExecutor, 1, mp_context=get_context("spawn"))
+    processes = partial(ProcessPoolExecutor, 1, mp_context=forking())
     assert look(far, tmp_path, executor=processes, on_error="zero", draws=2).retired == {
         "plan=tiny": "410"
     }
