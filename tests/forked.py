@@ -7,7 +7,7 @@ from multiprocessing.context import ForkServerContext
 
 from source_code import ROOT
 
-PRELOADED = ["reliability.children", "evaluators.far_apps"]
+PRELOADED = ["reliability.imported", "evaluators.far_apps"]
 
 
 def forking() -> ForkServerContext:

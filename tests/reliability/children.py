@@ -19,6 +19,7 @@ from scope_torch.cli.run import build, main
 from scope_torch.observation import Observation, Request
 from scope_torch.runs import journal, runner
 from scope_torch.runs import source as observation_source
+from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.progress import ProgressBar
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +99,11 @@ def search(method: str, run_dir: Path, bill: Path, kill_at: int | None) -> None:
 
 
 def command_line(arguments: list[str], folder: Path) -> None:
-    """`scope-torch ARGUMENTS` in a folder; `out` and `err` are left beside it."""
+    """`scope-torch ARGUMENTS` in a folder; `out` and `err` are left beside it.
+
+    No figure is drawn, as by the fixture `cli`: it takes longer than the run.
+    """
+    CurvePlot.end = lambda *_: None
     for number, name in (1, "out"), (2, "err"):
         log = folder.with_name(f"{folder.name}.{name}")
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
