@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from long_runs import among_others
+from reliability.children import command_line, ended, said, started
 
 import scope_torch
 from scope_torch.cli import COMMANDS, evaluate
@@ -391,21 +392,19 @@ def test_a_stopped_process_resumes_to_the_same_result(cli, table_arguments, sent
     arguments = [a.replace("budget_usd=1.0", "budget_usd=2.0") for a in table_arguments]
     arguments.append("method.gap_tolerance=null")
     assert cli(*arguments, "output_dir=whole")[0] == 0
-    command = [sys.executable, str(ROOT / "scripts/run.py"), *arguments, "output_dir=cut"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    process = started(command_line, [*arguments, "output_dir=cut"], Path.cwd())
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline and process.is_alive():
         journals = list(Path("cut").rglob("journal.jsonl"))
         if journals and journals[0].read_bytes().count(b"\n") > 200:
             break
         time.sleep(0.01)
-    assert process.poll() is None, "finished before it could be stopped"
-    process.send_signal(sent)
-    _, err = process.communicate()
+    assert process.is_alive(), "finished before it could be stopped"
+    os.kill(process.pid, sent)
+    status, err = ended(process), said(Path.cwd())[1]
     assert not list(Path("cut").rglob("result.json"))
     if sent == signal.SIGINT:
-        assert process.returncode == 130
+        assert status == 130
         assert "interrupted" in err
         assert "Traceback" not in err
     assert cli(*arguments, "output_dir=cut")[0] == 0

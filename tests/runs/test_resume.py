@@ -5,13 +5,12 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from reliability.children import ended, started
 from tables import CountingEvaluator, Crash, make_task
 
 from scope_torch.errors import InputError
@@ -19,9 +18,9 @@ from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
 from scope_torch.results.result import RunResult
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.journal import Journal
 from scope_torch.runs.runner import run
 
-ROOT = Path(__file__).resolve().parents[2]
 TASK = make_task(1, (3, 3), 6)
 BUDGET = TASK.budget(7.3)
 
@@ -315,56 +314,48 @@ def test_an_observation_that_was_not_asked_for_does_not_enter_the_journal(tmp_pa
     assert len(requests) == len(set(requests))
 
 
-SCRIPT = """
-import os, signal, sys, time
-from scope_torch.runs import journal
-from scope_torch.evaluators.function import FunctionEvaluator
-from scope_torch.runs.runner import run
-from tables import Request, make_task
+def searches(run_dir: Path, paid_log: Path, where: str, number: int) -> None:
+    """A search that kills its process at its paid call `number`, or waits there to be killed."""
+    calls = 0
 
-run_dir, paid_log, where, number = *sys.argv[1:4], int(sys.argv[4])
-task, calls = make_task(1, (3, 3), 6), 0
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def die():
-    os.kill(os.getpid(), signal.SIGKILL)
+    def system(assignment, query):
+        nonlocal calls
+        calls += 1
+        if where == "call" and calls == number:
+            die()
+        time.sleep(60 if where == "outside" and calls > 12 else 0.003)
+        observation = TASK.observe(Request(TASK.problem.codes(list(assignment.values())), query))
+        with open(paid_log, "a") as file:
+            file.write(f"{observation.theta} {query}\n")
+        return observation.quality, observation.cost_usd
 
-def system(assignment, query):
-    global calls
-    calls += 1
-    if where == "call" and calls == number:
-        die()
-    time.sleep(60 if where == "outside" and calls > 12 else 0.003)
-    observation = task.observe(Request(task.problem.codes(list(assignment.values())), query))
-    with open(paid_log, "a") as file:
-        file.write(f"{observation.theta} {query}\\n")
-    return observation.quality, observation.cost_usd
+    append = Journal.append
 
-def torn_append(self, observations):
-    if calls == number:
-        (observation,) = observations
-        os.write(self._file.fileno(), observation.to_json().encode()[:30])
-        die()
-    append(self, observations)
+    def torn_append(self, observations):
+        if calls == number:
+            (observation,) = observations
+            os.write(self._file.fileno(), observation.to_json().encode()[:30])
+            die()
+        append(self, observations)
 
-append = journal.Journal.append
-if where == "torn":
-    journal.Journal.append = torn_append
-evaluator = FunctionEvaluator(task.problem, system, range(6), name="script")
-run(task.problem, task.scope(1), evaluator, task.budget(7.3), run_dir=run_dir)
-"""
+    if where == "torn":
+        Journal.append = torn_append
+    evaluator = FunctionEvaluator(TASK.problem, system, range(6), name="script")
+    run(TASK.problem, TASK.scope(1), evaluator, BUDGET, run_dir=run_dir)
 
 
-def run_script(run_dir: Path, paid_log: Path, where: str = "no", number: int = 0) -> int:
-    """Runs SCRIPT until it ends, or kills it after `number` paid calls; returns the exit code."""
-    command = [sys.executable, "-c", SCRIPT, str(run_dir), str(paid_log), where, str(number)]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
-    while where == "outside" and process.poll() is None:
+def run_killed(run_dir: Path, paid_log: Path, where: str = "no", number: int = 0) -> int:
+    """Searches until the end, or until it is killed; returns the exit code."""
+    process = started(searches, run_dir, paid_log, where, number)
+    while where == "outside" and process.is_alive():
         if len(paid_calls(paid_log)) >= number:
             process.kill()
             break
         time.sleep(0.002)
-    return process.wait(timeout=120)
+    return ended(process)
 
 
 def paid_calls(paid_log: Path) -> list[str]:
@@ -374,13 +365,13 @@ def paid_calls(paid_log: Path) -> list[str]:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX only")
 @pytest.mark.slow
 def test_a_killed_process_is_resumed_to_the_same_result(tmp_path):
-    assert run_script(tmp_path / "whole", tmp_path / "whole.log") == 0
+    assert run_killed(tmp_path / "whole", tmp_path / "whole.log") == 0
     whole = Counter(paid_calls(tmp_path / "whole.log"))
     run_dir, log = tmp_path / "run", tmp_path / "run.log"
     for where, number in [("call", 4), ("call", 9), ("torn", 6), ("outside", 25)]:
-        assert run_script(run_dir, log, where, number) == -signal.SIGKILL
+        assert run_killed(run_dir, log, where, number) == -signal.SIGKILL
         assert not (run_dir / "result.json").exists()
-    assert run_script(run_dir, log) == 0
+    assert run_killed(run_dir, log) == 0
     # Paid but not recorded: the torn line, and at most the calls in flight at the last kill.
     twice = Counter(paid_calls(log)) - whole
     assert 1 <= twice.total() <= 2
