@@ -19,7 +19,8 @@ import importlib.util
 import sys
 import urllib.request
 from collections.abc import Mapping, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
+from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from tqdm import tqdm
@@ -34,6 +35,7 @@ from scope_torch.errors import InputError
 
 QUICK = Path("build/results")
 _RECORDED = ("task=mathqa", "task=hotpotqa", "task=recorded/")
+_IMPORTED = ["benchmarks.results.experiments", "scope_torch.methods", "scope_torch.baselines.cei"]
 _MOST_SHOWN = 28  # characters of a cell
 
 
@@ -51,10 +53,23 @@ def make(name: str, cells: Sequence[Planned], folder: Path, jobs: int) -> None:
     rows = Rows(folder / f"{name}.csv")
     note_run(folder, name, {run.library for run in todo if run.library})
     shown = tqdm(total=len(todo), desc=name, disable=not sys.stderr.isatty())
-    with get_context("spawn").Pool(jobs, initializer=one_thread) as pool, shown:
+    processes = min(jobs, len(todo))
+    with _context().Pool(processes, initializer=one_thread) as pool, shown:
         for row in pool.imap_unordered(row_of, todo):
             rows.add(row)
             shown.update()
+
+
+def _context() -> BaseContext:
+    """Of the processes of one experiment: new ones, but most of what they import is there already.
+
+    They are forked from a process that has imported and done nothing else.
+    """
+    if "forkserver" not in get_all_start_methods():
+        return get_context("spawn")
+    context = get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    return context
 
 
 def told_complete(name: str, cells: Sequence[Planned]) -> str:
