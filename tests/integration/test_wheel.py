@@ -1,5 +1,6 @@
 """The wheel in a clean environment, used in a project with packages named as folders here."""
 
+import json
 import os
 import re
 import subprocess
@@ -23,6 +24,25 @@ defaults:
   - override /task: synthetic
 experiment: mine
 hydra: {mode: MULTIRUN, sweeper: {params: {method: "scope,random_search"}}}
+"""
+# The console script of the wheel for several command lines, each in a child that is forked when all
+# is imported. Prints a line of JSON for each: exit status, and what it has printed.
+MANY = """
+import json, os, sys
+from scope_torch.cli.run import main
+import scope_torch.methods, scope_torch.results.plotting
+
+for arguments in json.loads(sys.argv[1]):
+    if child := os.fork():
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with open("told.txt") as file:
+            print(json.dumps([status, file.read()]), flush=True)
+        continue
+    told = os.open("told.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(told, stream.fileno())
+    sys.argv = ["scope-torch", *arguments]
+    sys.exit(main())
 """
 Run = Callable[..., str]
 
@@ -119,21 +139,34 @@ def test_the_commands_in_a_project_with_packages_of_the_same_names(in_project):
     told = in_project("python", "-c", "import scope_torch as s; print(s.__file__, s.__version__)")
     assert "/installed" in told
     assert "unknown" not in told
-    one = in_project("scope-torch", *SMALL, "output_dir=one")
-    assert "spent" in one
-    two = in_project("scope-torch", "-m", *SMALL, "seed=0,1", "output_dir=two")
-    assert two.count("; spent ") == 2
+    assert "spent" in in_project("scope-torch", *SMALL, "output_dir=one")
     run_dir = "one/synthetic/scope_joint/task.num_queries=8/seed=0"
-    assert "watch.html" in in_project("scope-torch", "watch", run_dir)
-    assert "| synthetic | scope" in in_project("scope-torch", "report", "two")
-    in_project("scope-torch", "record_table", "runs.csv", *SMALL)
     table = ["task=table", "task.path=runs.csv", "task.module_columns=[module_1,module_2]"]
     table += ["task.reference=[frontier,frontier]", "base=nano", "budget_usd=0.2"]
-    assert "spent" in in_project("scope-torch", *table)
-    assert "spent" in in_project("scope-torch", "method=random_search", *SMALL)
     held_out = ["--theta", *["GPT-5-nano"] * 3, "--", "task=data_imputation"]
-    assert "held-out queries" in in_project("scope-torch", "evaluate", *held_out)
-    assert "Could not find 'method/scop'" in in_project("scope-torch", "method=scop", status=2)
+    lines = {
+        "two": ["-m", *SMALL, "seed=0,1", "output_dir=two"],
+        "watch": ["watch", run_dir],
+        "report": ["report", "two"],
+        "record": ["record_table", "runs.csv", *SMALL],
+        "table": table,
+        "random": ["method=random_search", *SMALL],
+        "held out": ["evaluate", *held_out],
+        "wrong": ["method=scop"],
+    }
+    many = Path(told.split()[0]).parents[4] / "bin" / "many.py"  # beside the console script
+    many.write_text(MANY)
+    printed_lines = in_project("python", many, json.dumps([*lines.values()])).splitlines()
+    told = dict(zip(lines, map(json.loads, printed_lines), strict=True))
+    assert {name: status for name, (status, _) in told.items() if status} == {"wrong": 2}
+    printed = {name: text for name, (_, text) in told.items()}
+    assert printed["two"].count("; spent ") == 2
+    assert "watch.html" in printed["watch"]
+    assert "| synthetic | scope" in printed["report"]
+    assert "spent" in printed["table"]
+    assert "spent" in printed["random"]
+    assert "held-out queries" in printed["held out"]
+    assert "Could not find 'method/scop'" in printed["wrong"]
 
 
 @only_long
