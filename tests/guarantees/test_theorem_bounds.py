@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from composed import compose_scope
-from long_runs import only_long
+from long_runs import IS_LONG, only_long
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
@@ -203,7 +203,11 @@ def at_random(rng, watch, order, t) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Scenario:
-    """`too_small`: the factor of beta that must be seen to fail."""
+    """`too_small`: the factor of beta that must be seen to fail.
+
+    It fails in every run of "hardest functions" and "adaptive", and in a quarter of those of
+    "noise", of which a third of `runs` (26) misses it with a chance of 0.0006.
+    """
 
     sizes: tuple[int, ...]
     num_queries: int
@@ -274,7 +278,8 @@ CASES = [
 @pytest.mark.parametrize(("scenario", "kind"), CASES)
 @pytest.mark.slow
 def test_all_bounds_hold_together(scenario, kind):
-    watches = [simulate(scenario, seed, kind) for seed in range(scenario.runs)]
+    runs = scenario.runs if IS_LONG else scenario.runs // 3
+    watches = [simulate(scenario, seed, kind) for seed in range(runs)]
     worst = np.array([max(watch.ratio) for watch in watches])
     assert worst.max() <= 1
     assert np.median([watch.relative_width() for watch in watches]) < 0.8

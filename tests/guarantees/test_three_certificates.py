@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from constrained import CAP, OutcomeEvaluator, feasible
-from long_runs import SEARCHES, among_others, only_long
+from long_runs import IS_LONG, SEARCHES, among_others, only_long
 
 from scope_torch.constraints import at_least, at_most
 from scope_torch.methods import make_scope_joint
@@ -107,6 +107,6 @@ def test_wrong_certificates_are_as_rare_as_promised(in_flight, quantile):
 
 @pytest.mark.slow
 def test_a_constraint_that_nobody_watches_is_violated():
-    """So the simulation can tell."""
-    _, wrong = shares(24, True, watched=2)
-    assert wrong > 3 * DELTA
+    """So the simulation can tell: of 8 wrong at the rate DELTA, 5 have a chance of 0.0004."""
+    _, wrong = shares(24 if IS_LONG else 8, True, watched=2)
+    assert wrong > 0.5
