@@ -83,20 +83,15 @@ METHODS = {
     "config_bo": lambda p, d: CONFIG(p, seed=0, device=d),
     "safeopt": lambda p, d: SafeOpt(p, seed=0, gp=SAFE, device=d),
 }
+QUICK = ("scope", "theory", "branch_and_bound", "scope_joint", "safeopt")
 
 
 @pytest.mark.parametrize(
     ("name", "graded"),
     [
-        *(
-            (name, True)
-            for name in ("scope", "theory", "branch_and_bound", "scope_joint", "safeopt")
-        ),
-        *(
-            pytest.param(name, graded, marks=pytest.mark.slow)
-            for name in METHODS
-            for graded in (True, False)
-        ),
+        pytest.param(name, graded, marks=[] if graded and name in QUICK else pytest.mark.slow)
+        for name in METHODS
+        for graded in (True, False)
     ],
 )
 def test_the_search_of_the_cpu(name, graded, card):
