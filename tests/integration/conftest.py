@@ -44,3 +44,9 @@ def cli(tmp_path, monkeypatch, capsys):
         return status, out, err
 
     return call
+
+
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    """A report without its figures, which take longer than its runs."""
+    monkeypatch.setattr("scope_torch.cli.report._figures", lambda *_: ())

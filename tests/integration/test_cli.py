@@ -482,7 +482,7 @@ def test_every_command_has_help(cli, command):
 
 
 @pytest.mark.slow
-def test_commands_beside_the_search(cli, table_arguments):
+def test_commands_beside_the_search(cli, undrawn, table_arguments):
     assert cli("report", "outputs")[0] == 2
     assert cli(*table_arguments)[0] == 0
     (run_dir,) = (path.parent for path in Path("outputs").rglob("result.json"))

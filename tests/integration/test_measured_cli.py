@@ -283,7 +283,7 @@ def test_a_run_of_another_task_is_refused(search, measure_run):
 
 
 @pytest.mark.slow
-def test_a_known_truth_stays_the_truth(cli, capsys):
+def test_a_known_truth_stays_the_truth(cli, undrawn, capsys):
     """A simulated run can be measured too; `report` shows what is known."""
     task = ["task=data_imputation", f"task.llms=[{','.join(LLMS)}]", "task.epsilon=0.3"]
     search_only = ["base=gemma-3-4b", "budget_usd=1", "method=scope"]

@@ -55,7 +55,7 @@ REFERENCES = "task.reference=[pro,pro],[mini,pro]"
     ],
 )
 @pytest.mark.slow
-def test_each_value_has_a_folder_and_a_row(cli, tables, swept, fixed, number):
+def test_each_value_has_a_folder_and_a_row(cli, undrawn, tables, swept, fixed, number):
     status, _, err = cli("-m", *tables, *fixed, *swept)
     assert status == 0, err
     first = folders()
@@ -116,7 +116,7 @@ def test_what_a_sweep_does_not_change_is_not_in_the_path(cli, tables):
 
 
 @pytest.mark.slow
-def test_worlds_have_rows_of_their_own(cli, tmp_path, monkeypatch):
+def test_worlds_have_rows_of_their_own(cli, undrawn, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     swept = ["task.world_seed=3,4", "seed=0,1", "task.num_queries=20", "budget_usd=0.5"]
     assert cli("-m", "task=synthetic", *swept)[0] == 0
