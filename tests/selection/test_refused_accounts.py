@@ -141,12 +141,18 @@ def refusing(after, status, error):
     return FakeUpstream(answer)
 
 
+ANSWERED = 71  # requests: the reference's 30, and some of the search
+SHORT = {"repeats": 0, "budget_usd": 0.008}  # as much as 36 runs of the reference
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The search when all requests are answered."""
     with world.upstream() as upstream:
         folder = tmp_path_factory.mktemp("whole")
-        return selected(swallowing([]), upstream, run_dir=folder, repeats=0)
+        whole = selected(swallowing([]), upstream, run_dir=folder, **SHORT)
+        assert len(upstream.requests) > ANSWERED + 20
+        return whole
 
 
 def same(result, whole):
@@ -159,9 +165,9 @@ def same(result, whole):
 @pytest.mark.slow
 @pytest.mark.parametrize(("status", "error"), REFUSED)
 def test_the_endpoint_sees_it_although_the_application_answers(tmp_path, whole, status, error):
-    how = {"run_dir": tmp_path, "on_error": "zero", "repeats": 0}
+    how = {"run_dir": tmp_path, "on_error": "zero", **SHORT}
     answers = []
-    with refusing(101, status, error) as upstream, pytest.raises(InputError) as caught:
+    with refusing(ANSWERED, status, error) as upstream, pytest.raises(InputError) as caught:
         selected(swallowing(answers), upstream, **how)
     is_credit = status in (402, 403, 429) or CREDIT in str(error)
     why = "no credit is left" if is_credit else "it does not accept the key"
@@ -175,8 +181,8 @@ def test_the_endpoint_sees_it_although_the_application_answers(tmp_path, whole, 
 @pytest.mark.parametrize(("status", "error"), PASSING)
 def test_what_the_application_makes_of_other_errors_is_its_answer(tmp_path, status, error):
     answers = []
-    with refusing(101, status, error) as upstream:
-        selected(swallowing(answers), upstream, run_dir=tmp_path, repeats=0)
+    with refusing(ANSWERED, status, error) as upstream:
+        selected(swallowing(answers), upstream, run_dir=tmp_path, **SHORT)
     assert answers
 
 
@@ -200,7 +206,7 @@ def test_one_that_answers_when_asked_again_is_an_answer(tmp_path, whole):
         return again("solver", f"Solve: {question} By: {plan}")
 
     with FakeUpstream(answer) as upstream:
-        same(selected(app, upstream, run_dir=tmp_path, repeats=0), whole)
+        same(selected(app, upstream, run_dir=tmp_path, **SHORT), whole)
 
 
 def test_a_judge_without_credit_gives_no_grade(tmp_path):
