@@ -61,10 +61,11 @@ def site(tmp_path) -> Path:
         assert done.returncode == 0, done.stdout + done.stderr
 
     (copy / "build" / "notebooks").mkdir(parents=True)
-    for notebook in sorted((copy / "notebooks").glob("*.py")):
-        executed = copy / "build" / "notebooks" / f"{notebook.stem}.ipynb"
-        kernel = ["--execute", "--set-kernel", "python3"] if IS_LONG else []
-        python("jupytext", "-q", "--to", "ipynb", *kernel, "--output", str(executed), str(notebook))
+    kernel = ["--execute", "--set-kernel", "python3"] if IS_LONG else []
+    notebooks = sorted((copy / "notebooks").glob("*.py"))
+    python("jupytext", "-q", "--to", "ipynb", *kernel, *map(str, notebooks))
+    for notebook in (copy / "notebooks").glob("*.ipynb"):
+        notebook.rename(copy / "build" / "notebooks" / notebook.name)
     python("mkdocs", "build", "--strict")
     return copy / "site"
 
