@@ -4,7 +4,7 @@ import asyncio
 import json
 import resource
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from threading import Event, Thread
 
 import httpx
@@ -15,6 +15,7 @@ from serve.serve_cases import serving
 from scope_torch.llm.billing import Usage
 
 NUM_QUERIES = 500
+NUM_CLIENTS = 20
 NUM_SOCKETS = 4 * NUM_QUERIES + 200  # two ends of two connections for every query
 
 
@@ -96,9 +97,13 @@ def test_five_hundred_in_flight_are_never_mixed_up():
         return got.text
 
     async def ask(urls: list[str]) -> list[str]:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=120, limits=limits) as client:
-            return await asyncio.gather(*(one(client, url, i) for i, url in enumerate(urls)))
+        # A client looks through all its connections whenever one ends: each has a few of them.
+        clients = [httpx.AsyncClient(timeout=120, verify=False) for _ in range(NUM_CLIENTS)]
+        async with AsyncExitStack() as open_:
+            for client in clients:
+                await open_.enter_async_context(client)
+            asking = (one(clients[i % NUM_CLIENTS], url, i) for i, url in enumerate(urls))
+            return await asyncio.gather(*asking)
 
     with together() as url, serving(url, timeout_s=120.0) as endpoint, ExitStack() as open_:
         queries = [open_.enter_context(endpoint.query({"planner": llm})) for llm in choices]
