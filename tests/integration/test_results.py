@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import forking
 
 from benchmarks.results import __main__ as program
 from benchmarks.results import live, other_tables, summary, tables, write
@@ -210,6 +211,7 @@ def test_theta_out_as_the_configuration_evaluated_last():
 @pytest.mark.slow
 def test_a_file_is_gone_on_with(tmp_path, monkeypatch):
     cells = [cell("random_search"), cell("random_search", 11)]
+    forking()  # one server of this process for all tests
     program.make("one", cells[:1], tmp_path, 1)
     rows = read_rows(tmp_path / "one.csv")
     assert [row["seed"] for row in rows] == ["10"]
