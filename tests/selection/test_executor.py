@@ -237,7 +237,7 @@ def test_the_seconds_are_those_of_the_worker():
     ],
 )
 def test_what_cannot_be_sent_is_named_before_a_call(tmp_path, changes, named):
-    arguments = settings(executor=processes, **{k: v for k, v in changes.items() if k != "app"})
+    arguments = settings(executor=spawned, **{k: v for k, v in changes.items() if k != "app"})
     with pytest.raises(InputError, match=named):
         st.select(changes.get("app", App(tmp_path)), **arguments)
     assert calls(tmp_path) == []
@@ -245,7 +245,7 @@ def test_what_cannot_be_sent_is_named_before_a_call(tmp_path, changes, named):
 
 def test_without_cloudpickle_a_function_must_be_importable(monkeypatch):
     monkeypatch.setattr("scope_torch.evaluators.elsewhere.cloudpickle", None)
-    elsewhere = Elsewhere(processes)
+    elsewhere = Elsewhere(spawned)
     elsewhere.function("app", far_apps.later)
     with pytest.raises(
         InputError, match=r"app=.*<lambda> cannot be sent .* pip install cloudpickle"
@@ -295,7 +295,7 @@ def test_a_function_that_makes_no_executor_is_named(tmp_path, make, named):
 
 
 def test_an_executor_that_was_shut_down_is_named(tmp_path):
-    with processes() as pool:
+    with spawned() as pool:
         pass
     with pytest.raises(InputError, match="keep it open until the search has ended"):
         st.select(App(tmp_path), **settings(executor=pool))
