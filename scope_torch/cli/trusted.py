@@ -14,6 +14,7 @@ import hydra._internal.hydra as hydra_main
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra.core.default_element import ResultDefault
+from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf, flag_override
 
@@ -72,6 +73,18 @@ class CheckedLoader(ConfigLoaderImpl):
         swept = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
         refuse_changed_names([f"{k}={v}" for k, v in (_at(swept, "params") or {}).items()])
         return config
+
+    def get_group_options(
+        self,
+        group_name: str,
+        results_filter: ObjectType | None = ObjectType.CONFIG,
+        config_name: str | None = None,
+        overrides: list[str] | None = None,
+    ) -> list[str]:
+        """The names of a group, without the copy of all configs that Hydra makes for each one."""
+        if config_name is None and not overrides:  # what `--help`, completion and glob() ask
+            return self.repository.get_group_options(group_name, results_filter)
+        return super().get_group_options(group_name, results_filter, config_name, overrides)
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         found = super()._load_single_config(default, repo)
