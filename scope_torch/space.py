@@ -35,7 +35,8 @@ class ConfigSpace:
         sizes: M_i, the number of candidate LLMs of each module.
 
     Raises:
-        InputError: If there is no module, or a module has no candidate.
+        InputError: If there is no module, or a module has no candidate; if torch makes tensors
+            elsewhere than on the CPU, unless told.
 
     Examples:
         >>> space = ConfigSpace((2, 3))
@@ -55,6 +56,11 @@ class ConfigSpace:
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1:
             raise InputError(f"sizes={self.sizes}: need at least one module, each with an LLM")
+        if (default := torch.empty(0).device).type != "cpu":  # where the bounds are computed
+            raise InputError(
+                f"torch.set_default_device is {default}: take that call away, and name the device "
+                f"where your own tensors are made, as in `with torch.device({str(default)!r}):`"
+            )
 
     @property
     def num_modules(self) -> int:

@@ -1,8 +1,10 @@
 """Every argument of `select` with what is none of its values: one line that names it."""
 
 import inspect
+from functools import partial
 
 import pytest
+import torch
 from selection.test_select import App, settings
 
 import scope_torch as st
@@ -93,3 +95,14 @@ def test_where_there_is_nothing_to_choose_nothing_is_paid(allowed, tmp_path):
         st.select(app, **given, allowed=allowed)
     assert app.calls == []
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("optimizer", [None, partial(st.make_scope, base="mini")])
+def test_where_tensors_are_made_elsewhere_by_default_nothing_is_paid(optimizer, tmp_path):
+    app, given = App(), settings(run_dir=tmp_path / "run", optimizer=optimizer)
+    with torch.device("meta"), pytest.raises(InputError, match="set_default_device is meta"):
+        st.select(app, **given)
+    assert app.calls == []
+    assert not (tmp_path / "run").exists()
+    with torch.device("cpu:0"):
+        assert st.select(app, **given).bill.total_usd == pytest.approx(app.usd())
