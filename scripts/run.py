@@ -1,6 +1,6 @@
 """Runs searches; the same as the command `scope-torch`."""
 
-from scope_torch.cli.run import main
+from scope_torch.cli import main
 
 if __name__ == "__main__":
     main()

@@ -69,14 +69,11 @@ _MENDABLE = (InputError, HydraException, OmegaConfBaseException)
 
 
 def main() -> None:
-    """Entry point; exits with 2 if the user can mend the error, with 130 after Ctrl-C."""
+    """Does what the command line says; exits as `scope_torch.cli.main` does."""
     read_allowed()
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")  # or Ray hides summaries of jobs that look alike
     logging.basicConfig(format="scope-torch: %(message)s")
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra prints errors itself
-    if sys.argv[1:] == ["--version"]:  # or Hydra says its own
-        say(f"scope-torch {import_module('scope_torch').__version__}")
-        return
     if sys.argv[1:2] == ["run"]:
         del sys.argv[1]
     if len(sys.argv) > 1 and sys.argv[1] in (*COMMANDS, *MODULE_OF):  # all else is Hydra's

@@ -6,7 +6,7 @@ import pytest
 from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 
-from scope_torch.cli.run import main
+from scope_torch.cli import main
 from scope_torch.results import plotting
 
 

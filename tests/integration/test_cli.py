@@ -474,6 +474,14 @@ def test_help_shows_the_commands_and_the_keys(cli):
     assert "gap_tolerance: 0.0" in out
 
 
+def test_an_interrupt_while_modules_are_imported(cli, monkeypatch):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scope_torch.cli.import_module", interrupted)
+    assert cli("seed=0") == (130, "", "interrupted; nothing was begun\n")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(cli, command):
     status, out, err = cli(command, "--help")

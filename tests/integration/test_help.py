@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scope_torch.cli import COMMANDS, MODULE_OF
-from scope_torch.cli.run import main
+from scope_torch.cli import COMMANDS, MODULE_OF, main
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES, MOST_LETTERS = 42, 88

@@ -130,7 +130,7 @@ def test_what_the_wheel_brings(built):
         "[console_scripts]",
         "scope-torch",
         "=",
-        "scope_torch.cli.run:main",
+        "scope_torch.cli:main",
     ]
 
 
