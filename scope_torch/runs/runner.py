@@ -321,7 +321,7 @@ class _Search:
             return "budget"
         if self._is_cut:
             return TIME_IS_OVER
-        return self._optimizer.stop_reason or "finished"
+        return str(self._optimizer.stop_reason or "finished")  # also of a numpy truth
 
     def _run_in_batches(self) -> None:
         requests = self._tell_and_ask(())

@@ -35,6 +35,9 @@ class Recommendation:
     u_out_usd: float | None = None
     gap_usd: float | None = None
 
+    def __post_init__(self) -> None:  # of an optimizer of one's own it may be a list, or of numpy
+        object.__setattr__(self, "theta", tuple(map(int, self.theta)))
+
 
 @dataclass(frozen=True)
 class TraceRow:

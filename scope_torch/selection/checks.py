@@ -152,7 +152,8 @@ def check_callbacks(callbacks: Sequence[Callback]) -> None:
     """
     names = [name for name in vars(Callback) if not name.startswith("_")]
     for callback in callbacks:
-        missing = [name for name in names if not callable(getattr(callback, name, None))]
+        is_made = not isinstance(callback, type)
+        missing = [n for n in names if not (is_made and callable(getattr(callback, n, None)))]
         if missing:
             raise InputError(
                 f"callbacks has {shown(callback)}, which has no method {missing[0]!r}; make it a "

@@ -1,5 +1,6 @@
 """SCOPE and its variants behave like optimizers; what `SequentialOptimizer` does for them."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -158,3 +159,21 @@ def test_requests_may_have_numbers_of_numpy():
     search = Asks(TASK.problem, [Request(codes, query) for query in queries])
     result = run(TASK.problem, search, TableEvaluator(TASK.table), 9.0)
     assert [one.query for one in result.history] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("theta", [[0, 1], np.array([0, 1])])
+def test_a_recommendation_and_a_reason_may_be_of_other_types(theta, tmp_path):
+    class Recommends(Asks):
+        def _search(self):
+            yield from self._observe(self._requests)
+            self._stop(np.True_)
+
+        def recommend(self):
+            return Recommendation(theta, "observed")
+
+    search = Recommends(TASK.problem, [Request((0, 1), 0)])
+    result = run(TASK.problem, search, TableEvaluator(TASK.table), 9.0, run_dir=tmp_path)
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert result.recommendation.theta == (0, 1)
+    assert written["theta_out_codes"] == [0, 1]
+    assert written["stop_reason"] == "True"

@@ -137,6 +137,7 @@ def test_the_cheapest_is_that_of_one_query():
         ({"batch_size": 2.5}, r"batch_size=2\.5 must be a whole number"),
         ({"in_flight": 2.5}, r"in_flight=2\.5 must be a whole number"),
         ({"callbacks": [print]}, "has no method"),
+        ({"callbacks": [st.Callback]}, "has no method"),
         ({"optimizer": lambda problem: problem}, "has no method"),
         ({"budget_usd": "3"}, "budget_usd='3' must be a number"),
         ({"repeats": -1}, "repeats=-1 must be a whole number, and at least 0"),
