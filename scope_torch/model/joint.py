@@ -312,11 +312,12 @@ class JointSurrogate:
 
     def _best(self, rho: Tensor, fitted: Sequence[tuple[Tensor, Tensor]]) -> list[Hyperparameters]:
         """One rho for all the outputs, and an amplitude for each."""
-        likelihood = torch.stack([one for one, _ in fitted]).sum(0)
+        each = [one for one, _ in fitted]
+        # If all observations equal the prior mean, the likelihood is no number: the others decide.
+        likelihood = torch.stack([one for one in each if one.isfinite().all()] or each).sum(0)
         if self._rho is None:
             likelihood -= 0.5 * ((_LOGITS - _PRIOR_LOGIT) / _PRIOR_SPREAD) ** 2
         best = int(likelihood.argmax())
-        # If all observations equal the prior mean, the likelihood has no maximum.
         amplitudes = [math.sqrt(max(float(squares[best]), 1e-12)) for _, squares in fitted]
         return [Hyperparameters(float(rho[best]), amplitude) for amplitude in amplitudes]
 
