@@ -62,12 +62,13 @@ class DatasetModel(AggregateModel):
     def _everywhere(self) -> tuple[Tensor, Tensor]:
         if self._is_small:
             mean, covariance = super().moments(self.reduced.codes.unsqueeze(-2))
-            return mean.squeeze(-2).T.contiguous(), covariance.flatten()
+            return mean.squeeze(-2).T.contiguous(), covariance.flatten().clamp_(min=0.0)
         data, space = self._aggregate, self.reduced.space
         grid = make_grid(space, self._kernel, data.codes.device)
         codes = self.reduced.relabel(data.codes)
         form = grid.quadratic_form(codes, data.matrix)
-        return grid.weighted_sums(codes, data.weights), form.neg_().add_(data.constant)
+        variance = form.neg_().add_(data.constant).clamp_(min=0.0)  # rounding
+        return grid.weighted_sums(codes, data.weights), variance
 
     @property
     def _is_small(self) -> bool:

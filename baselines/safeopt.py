@@ -305,7 +305,7 @@ def certifies(gp: DatasetGP, model: DatasetModel, index: int, unsafe: Tensor, be
     gain = kappa / (variance[index] + gp.surrogate.lam)
     new_mean = mean - gain * beta * variance[index].sqrt()
     new_variance = variance - kappa * gain
-    return bool((unsafe & (new_mean + beta * new_variance.sqrt() <= 0)).any())
+    return bool((unsafe & (new_mean + beta * new_variance.clamp_(min=0.0).sqrt() <= 0)).any())
 
 
 def within_radius(radius: Tensor, sizes: tuple[int, ...]) -> Tensor:

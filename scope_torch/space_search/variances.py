@@ -132,7 +132,7 @@ class Variances:
             return True
         k = self._grid.kernel_at(index, codes)
         for variance, posterior in zip(self.upper, posteriors(), strict=True):
-            variance[index] = posterior.variance(k)
+            variance[index] = posterior.variance(k).clamp_(min=0.0)  # rounding
         self._decisive = torch.cat([index[:DECISIVE], self._decisive])[:DECISIVE]
         self._k = torch.cat([k[:DECISIVE], self._k])[:DECISIVE]
         self._is_exact[index] = True
@@ -144,7 +144,7 @@ class Variances:
             return
         for variance, posterior in zip(self.upper, posteriors, strict=True):
             self._grid.quadratic_form(posterior.codes, posterior.matrix, out=variance)
-            variance.neg_().add_(posterior.constant)
+            variance.neg_().add_(posterior.constant).clamp_(min=0.0)
         self._is_exact.fill_(True)
         self._all_exact = True
 

@@ -1,6 +1,7 @@
 """The surrogate of the dataset-level methods, and Theta reduced to what it tells apart."""
 
 import dataclasses
+import itertools
 import math
 
 import naive
@@ -15,6 +16,7 @@ from hydra import compose, initialize_config_dir
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import make_task
+from test_kernels import Twins
 
 from scope_torch.baselines import dataset_model
 from scope_torch.baselines.cei import CEI
@@ -89,6 +91,16 @@ def test_posterior_equals_naive_regression_in_units_of_z(
     ]:
         scale = max(1e-12, float(np.abs(reference).max()))
         np.testing.assert_allclose(values.cpu(), reference, rtol=0, atol=1e-8 * scale)
+
+
+@pytest.mark.parametrize("by_kernel", [0, 1 << 17])
+def test_no_variance_is_below_0_where_llms_are_the_same(by_kernel, monkeypatch):
+    """By rounding it would be, and SafeOpt, which takes its root, would fail."""
+    monkeypatch.setattr(dataset_model, "BY_KERNEL", by_kernel)
+    task = make_task(0, (4, 4), 3)
+    rows = [(theta, 1e-3, 0.1 * sum(theta)) for theta in itertools.product(range(4), range(4))]
+    model = gp_of(task.problem, rows, GPSettings(lam=1e-9), Twins()).model()
+    assert 0 <= model.variance.min() < 1e-6
 
 
 def test_the_noise_is_that_of_the_settings_and_nothing_is_jittered():

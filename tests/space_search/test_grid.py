@@ -7,7 +7,7 @@ import naive
 import numpy as np
 import pytest
 import torch
-from test_kernels import WeightedOverlap
+from test_kernels import Twins, WeightedOverlap
 from test_per_query import MATERN, RBF, all_codes, loo_ratios
 
 from scope_torch.bounds import Beta
@@ -269,6 +269,17 @@ def test_a_change_of_too_many_terms_is_summed_anew(monkeypatch):
             driven.surrogate.num_observations()
         driven.check()
     driven.check_each_query(1)
+
+
+def test_no_variance_is_below_0_where_llms_are_the_same():
+    """By rounding it would be, and the half-width `eligible` no number."""
+    driven = Driven((4, 4, 4), 3, lam=1e-9, kernel=(Twins(), None))
+    rng = np.random.default_rng(0)
+    for *theta, q in itertools.product(range(4), range(4), range(4), range(3)):
+        driven.tell([(tuple(theta), q, 1e-3, float(rng.random()))])
+    driven.posterior.update()
+    assert driven.posterior.least_slope() > 0
+    assert driven.posterior.variance.min() >= 0
 
 
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 1, 4), (2, 3, 1, 2), (1, 1), (5,)])
