@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -136,6 +137,7 @@ class Rules:
         self.ends_certified = self._query_pool is not None
         self._own = list(own)
         self._refuted: set[Theta] = set()
+        self._asked = math.inf, 0  # u_out and theta_out of the last minima
         self._turns = 0
 
     def begin(self, search: Search) -> None:
@@ -197,6 +199,7 @@ class Rules:
 
     def lower_bounds(self, u_out: float, theta_out: int) -> Minima:
         """Minima over what can improve on theta_out."""
+        self._asked = u_out, theta_out
         return self._belief.lower_bounds(*self.stopping.improvable(u_out, theta_out))
 
     def selected(self, theta: Theta, u_out: float) -> str | None:
@@ -228,8 +231,11 @@ class Rules:
 
     def begun(self, turn: Turn, minima: Minima | None = None) -> str | None:
         """Before its first query; without `minima` it is known to pay."""
-        if minima and not turn.is_known and (reason := self.pays(turn.candidate, minima)):
-            return reason
+        if minima and not turn.is_known:
+            if self._own:  # what they have looked at since may be what the minima are made of
+                minima = self.lower_bounds(*self._asked)
+            if reason := self.pays(turn.candidate, minima):
+                return reason
         return _first(rule.begun(turn) for rule in self._own)
 
     def verify(self, reason: str, order: Sequence[int]) -> list[Request] | None:

@@ -250,11 +250,25 @@ class Reads(Rule):
             assert len(posterior.mean_c) == len(posterior.mean_g) == len(posterior.variance)
 
 
+class ReadsEarly(Reads):
+    """Looks at them before theta_cand is asked: nobody knows yet whether it pays."""
+
+    def learn(self, observation):
+        pass
+
+    def selected(self, theta):
+        posterior = self._search.belief.posterior
+        assert len(posterior.mean_c) == len(posterior.mean_g) == len(posterior.variance)
+
+
 @pytest.mark.slow
-def test_a_rule_that_reads_changes_no_search(monkeypatch):
-    whole = search(make_task(0, (5, 4, 5), 12))
+@pytest.mark.parametrize(
+    ("rule", "seed", "settings"), [(Reads, 0, {}), (ReadsEarly, 2, {"budget_usd": 3.0})]
+)
+def test_a_rule_that_reads_changes_no_search(monkeypatch, rule, seed, settings):
+    whole = search(make_task(seed, (5, 4, 5), 12), **settings)
     counts = always(monkeypatch)
-    same(search(make_task(0, (5, 4, 5), 12), rules=[Reads()]), whole)
+    same(search(make_task(seed, (5, 4, 5), 12), rules=[rule()], **settings), whole)
     assert counts["cut"], counts
 
 
