@@ -308,16 +308,23 @@ class JointSurrogate:
         if self._rho is not None:
             rho = torch.full((1,), self._rho, dtype=torch.float64)
         fitted = self.log_marginal_likelihood(rho)
-        return self._best(rho, fitted[:1]), self._best(rho, fitted[1:])
+        answers = zip(*(g for *_, g in self._log), strict=True)
+        varied = [one for one, g in zip(fitted[1:], answers, strict=True) if len(set(g)) > 1]
+        # A constraint that is always met by as much, such as a valid output, has no rho or rho = 1.
+        return self._best(rho, fitted[:1]), self._best(rho, fitted[1:], varied)
 
-    def _best(self, rho: Tensor, fitted: Sequence[tuple[Tensor, Tensor]]) -> list[Hyperparameters]:
-        """One rho for all the outputs, and an amplitude for each."""
-        each = [one for one, _ in fitted]
-        # If all observations equal the prior mean, the likelihood is no number: the others decide.
-        likelihood = torch.stack([one for one in each if one.isfinite().all()] or each).sum(0)
+    def _best(
+        self,
+        rho: Tensor,
+        fitted: Sequence[tuple[Tensor, Tensor]],
+        deciding: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> list[Hyperparameters]:
+        """One rho for all the outputs, by those that decide it, and an amplitude for each."""
+        likelihood = torch.stack([one for one, _ in deciding or fitted]).sum(0)
         if self._rho is None:
             likelihood -= 0.5 * ((_LOGITS - _PRIOR_LOGIT) / _PRIOR_SPREAD) ** 2
         best = int(likelihood.argmax())
+        # If all observations equal the prior mean, the likelihood has no maximum.
         amplitudes = [math.sqrt(max(float(squares[best]), 1e-12)) for _, squares in fitted]
         return [Hyperparameters(float(rho[best]), amplitude) for amplitude in amplitudes]
 

@@ -324,16 +324,18 @@ def test_rho_is_found():
     assert found[0.7].amplitude == pytest.approx(0.2, rel=0.5)
 
 
-def test_a_constraint_that_is_always_just_met_decides_no_rho():
-    """As "valid output" >= 1, where every answer has 1: its likelihood has no maximum."""
+@pytest.mark.parametrize("margin", [0.0, -0.01])
+def test_a_constraint_that_is_always_met_by_as_much_decides_no_rho(margin):
+    """As "valid output" >= 1 or 0.99, where every output is valid: it has no rho, or rho = 1."""
     alone, beside = (surrogate_of([], None, amplitude=None, num_constraints=k) for k in (1, 2))
     for row in random_history(9):
         alone.observe(*row)
-        beside.observe(*row, 0.0)
+        beside.observe(*row, margin)
     for surrogate in (alone, beside):
         surrogate.refit()
     assert beside.hyperparameters[1] == alone.hyperparameters[1]
-    assert beside.hyperparameters[2] == (alone.hyperparameters[1].rho, 1e-6)
+    assert beside.hyperparameters[2].rho == alone.hyperparameters[1].rho
+    assert 1e-6 <= beside.hyperparameters[2].amplitude <= max(1e-6, 3 * abs(margin))
 
 
 @pytest.mark.parametrize(
