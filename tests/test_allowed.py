@@ -154,6 +154,7 @@ def test_what_is_known_of_earlier_is_not_returned_where_it_is_forbidden():
     assert Known(replace(PROBLEM, allowed=differ), answers).take_best() is None
 
 
+@pytest.mark.slow
 def test_select_passes_it_on():
     """The cheapest configuration is good enough, and forbidden."""
     asked = set()

@@ -91,6 +91,7 @@ def test_any_quantile_and_back(percent, bound, text):
 SECONDS = st.lists(st.integers(0, 12).map(float), min_size=1, max_size=60)
 
 
+@pytest.mark.slow
 @given(seconds=SECONDS, percent=st.integers(1, 99))
 def test_a_quantile_is_bounded_by_the_share_of_runs_within(seconds, percent):
     """Both ways, and at equality: 5 of 100 runs may be too slow, at p95."""

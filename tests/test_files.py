@@ -190,6 +190,7 @@ def test_a_folder_inside_is_none_that_a_link_leads_to(tmp_path):
     assert inside(tmp_path / "run", "held_out", "1-1") == tmp_path / "run" / "held_out" / "1-1"
 
 
+@pytest.mark.slow
 def test_many_writers_of_one_file_lose_no_save(tmp_path):
     path, failures = tmp_path / "models.json", []
 

@@ -118,6 +118,7 @@ def test_is_frozen_and_comparable():
         problem().epsilon = 0.5
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from("abcdef"), min_size=1, unique=True), min_size=1))
 def test_codes_of_any_listing(llms):
     modules = [f"m{i}" for i in range(len(llms))]

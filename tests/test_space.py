@@ -41,6 +41,7 @@ def all_codes(sizes):
     return list(itertools.product(*(range(size) for size in sizes)))
 
 
+@pytest.mark.slow
 @given(SIZES)
 def test_flat_index_is_lexicographic_order(sizes):
     space, codes = ConfigSpace(sizes), all_codes(sizes)
@@ -53,6 +54,7 @@ def test_flat_index_is_lexicographic_order(sizes):
     assert [space.index_of(theta) for theta in codes] == list(range(space.size))
 
 
+@pytest.mark.slow
 @given(SIZES, st.data())
 def test_reshaping_by_sizes_indexes_by_codes(sizes, data):
     space = ConfigSpace(sizes)
@@ -61,6 +63,7 @@ def test_reshaping_by_sizes_indexes_by_codes(sizes, data):
     assert int(grid[theta]) == int(space.rank(torch.tensor(theta)))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 10**4), min_size=1, max_size=4).map(tuple), st.data())
 def test_roundtrip_in_large_spaces_and_any_batch_shape(sizes, data):
     space = ConfigSpace(sizes)
@@ -113,6 +116,7 @@ def test_neighbours_go_module_by_module():
     assert ConfigSpace((2, 3)).neighbours((0, 1)) == [(0, 1), (1, 1), (0, 0), (0, 2)]
 
 
+@pytest.mark.slow
 @given(SIZES, st.integers(0, 2**32), st.data())
 def test_sample_is_distinct_and_reproducible(sizes, seed, data):
     space = ConfigSpace(sizes)
@@ -132,6 +136,7 @@ def test_sample_keeps_the_order_drawn(sizes):
         assert ours == naive.calibrate_pool(sizes, (0,) * len(sizes), "random", generator)
 
 
+@pytest.mark.slow
 def test_sample_is_uniform_at_every_position():
     space, generator, draws = ConfigSpace((2, 3)), torch.Generator().manual_seed(0), 3000
     samples = [space.sample(3, generator) for _ in range(draws)]
@@ -147,6 +152,7 @@ def test_sample_of_more_than_there_are_is_refused():
         ConfigSpace((2, 3)).sample(7, torch.Generator())
 
 
+@pytest.mark.slow
 @given(st.lists(UINT64, min_size=1, max_size=30))
 def test_splitmix64_equals_integer_arithmetic(states):
     hashed = splitmix64(torch.tensor([signed(x) for x in states], dtype=torch.int64))
@@ -182,6 +188,7 @@ def test_argmin_tied_is_the_least_key_among_the_least(values, seed):
     assert argmin_tied(tensor, 1.0, seed) == best
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(-3, 3), min_size=1, max_size=40),
     st.integers(0, 2**40),
@@ -203,6 +210,7 @@ def test_argmin_tied_sees_real_differences():
     assert all(argmin_tied(1e-3 * values, 1e-3, seed) == 1 for seed in range(50))
 
 
+@pytest.mark.slow
 def test_argmin_tied_chooses_every_tie_equally_often():
     values = torch.zeros(8, dtype=torch.float64)
     counts = Counter(argmin_tied(values, 1.0, seed) for seed in range(2000))

@@ -32,6 +32,7 @@ OPTIONS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(OPTIONS, st.sampled_from([0.01, 0.2, 0.5, 1.0, 2.0]))
 def test_the_cheapest_plan_is_the_one_of_an_exhaustive_search(values, threshold):
     options = [[Option(m, *v) for m, v in enumerate(module)] for module in values]
@@ -70,6 +71,7 @@ ESTIMATES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(ESTIMATES)
 def test_the_pruning_rule_is_the_one_specified(values):
     estimates = {0: LLMEstimate(0.5, 1.0, 0)} | {m: LLMEstimate(*v) for m, v in values.items()}

@@ -237,6 +237,7 @@ def test_what_was_evaluated_does_not_keep_the_search_from_stopping():
         assert (list(optimizer.ask()) == []) == stops
 
 
+@pytest.mark.slow
 def test_finds_something_cheaper_that_is_feasible():
     for seed in range(3):
         task = make_task(seed, (4, 4, 4), 8)

@@ -178,6 +178,7 @@ def test_an_unfinished_evaluation_changes_no_rule():
     assert optimizer.report()["last_queried"] == before[0]["last_queried"]
 
 
+@pytest.mark.slow
 def test_finds_something_cheaper_that_is_feasible():
     for seed in range(3):
         task = make_task(seed, (4, 4, 4), 8)

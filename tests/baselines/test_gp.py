@@ -142,6 +142,7 @@ def test_merging_interchangeable_configurations_changes_nothing(kernel, count):
     assert hamming or merged.reduced.space.size == 120
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3), data=st.data(), seed=st.integers(0)
@@ -235,6 +236,7 @@ SEARCHES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_asks_for_the_same_by_sums_as_by_the_kernel(name, monkeypatch):
     asked = []
@@ -349,6 +351,7 @@ def test_a_mapping_changes_the_method_s_own_amplitudes_and_settings_replace_them
             assert method(problem, seed=0, gp=gp).settings()["gp"] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "method"), [("cei", CEI), ("config_bo", CONFIG), ("safeopt", SafeOpt)]
 )

@@ -130,6 +130,7 @@ def in_tie_order(task, seed) -> list[tuple[int, ...]]:
     return [theta for theta in thetas if theta != task.problem.theta_ref]
 
 
+@pytest.mark.slow
 def test_an_llm_that_says_nothing_leaves_the_seeded_order():
     backend = Scripted()
     result = run(TASK.problem, llambo(TASK, backend), TASK.evaluator(), 1e9)
@@ -260,6 +261,7 @@ def test_the_config_is_named_after_the_backend(override, name):
     assert cfg.method.name == name
 
 
+@pytest.mark.slow
 def test_config_files_build_the_methods():
     import inspect
 
@@ -329,6 +331,7 @@ class Moody:
         return Replies(reply.texts, 5, 1, 1, 0)
 
 
+@pytest.mark.slow
 def test_a_transcript_makes_runs_with_a_real_llm_resumable(tmp_path):
     def search(evaluator, run_dir, transcript, kind="openai"):
         backend = {"kind": kind, "transcript": transcript and str(tmp_path / transcript)}
@@ -386,6 +389,7 @@ def test_prompts_describe_the_system_and_the_data_of_a_task(name, tmp_path):
     assert (own.method.system, own.method.dataset) == ("x", dataset)
 
 
+@pytest.mark.slow
 def test_the_stand_in_reads_no_description():
     """Its replies are drawn by the text of the prompt, so its runs stay what they were."""
     settings = [

@@ -33,6 +33,7 @@ QUALITIES = st.integers(1, 4).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(QUALITIES)
 def test_votes_are_counted_as_by_hand(by_query):
     expected: Counter[int] = Counter()
@@ -46,6 +47,7 @@ def test_votes_are_counted_as_by_hand(by_query):
     assert votes == {llm: expected[llm] for llm in range(len(by_query[0]))}
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from([0.0, 1.0]), min_size=3, max_size=3), min_size=1))
 def test_zero_one_votes_are_the_number_correct_plus_a_constant(by_query):
     columns = list(zip(*by_query, strict=True))

@@ -48,6 +48,7 @@ def test_fitted_choices_follow_from_the_seed_and_the_observations():
     assert runs[0] == runs[1] != runs[2]
 
 
+@pytest.mark.slow
 @needs_optuna
 def test_tells_optuna_what_was_observed(monkeypatch):
     """The study holds theta_0 and every evaluation, with relative cost and g; some again."""

@@ -73,6 +73,7 @@ def test_errors_are_as_rare_as_promised(delta, graded):
     assert wrong > 0
 
 
+@pytest.mark.slow
 def test_better_configurations_are_certified_earlier_and_all_at_last():
     rng, medians = np.random.default_rng(0), []
     for ones in (70, 80, 95):

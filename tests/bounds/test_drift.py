@@ -30,6 +30,7 @@ def test_it_is_the_sum_over_all_starts():
         np.testing.assert_allclose(log_detector(d, worst), naive_detector(d, worst), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_false_alarms_within_n_draws_are_as_rare_as_said():
     """At most n / C of the sequences whose mean is just what it may be, and some."""
     rng, draws, every, number = np.random.default_rng(0), 500, 5_000, 300

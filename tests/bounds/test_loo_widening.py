@@ -119,6 +119,7 @@ def cost_of(task: Task, result: RunResult) -> float:
     return float(task.mean_cost[at])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 28, 29])
 def test_finds_what_loo_throws_away(seed):
     task = overconfident_task(seed)
@@ -195,6 +196,7 @@ def test_widens_where_and_only_where_nothing_can_improve(task, widens, to_the_le
     assert result.report["b_g"] == pytest.approx(used[-1], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_beta_never_falls_and_every_step_is_traced():
     """Recorded by the bounds themselves at every use."""
     task = overconfident_task(23)

@@ -139,6 +139,7 @@ def draws(rng, number, flips, loss, num_queries):
     return rng.random(number) < chance[query], rng.random(number) < expected[query]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flips", [0.0, 0.05, 0.15])
 def test_wrong_verdicts_are_rare_where_the_loss_is_just_the_tolerated_one(flips):
     """At the boundary both verdicts are as likely to be wrong as they can be."""
@@ -154,6 +155,7 @@ def test_wrong_verdicts_are_rare_where_the_loss_is_just_the_tolerated_one(flips)
     assert kept + broken > 0  # the bets are worth something
 
 
+@pytest.mark.slow
 def test_answers_in_random_order_are_wrong_as_rarely():
     rng, delta, number, Q = np.random.default_rng(4), 0.05, 400, 200
     old = np.arange(Q) < 170

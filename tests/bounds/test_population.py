@@ -108,6 +108,7 @@ def test_the_mean_in_that_test():
     assert d.mean() == pytest.approx(0.7 * EPSILON + 0.3 * 0.3 - 0.7 * 0.1, abs=0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 3.0])
 def test_ratios_of_costs(ratio):
     """Coverage, and by a scan: H0 is refuted by r c_0 - c (upper) and c / r - c_0 (lower)."""

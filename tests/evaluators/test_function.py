@@ -197,6 +197,7 @@ def test_a_system_that_exits_does_not_end_the_calls_of_others():
     assert len(list(evaluator.evaluate(EVERY[1:4]))) == 3
 
 
+@pytest.mark.slow
 def test_a_forked_child_has_a_loop_of_its_own():
     async def loop():
         return id(asyncio.get_running_loop()), os.getpid()
@@ -518,6 +519,7 @@ def test_a_failure_that_was_kept_is_a_repeat_whatever_on_error_is_today(on_error
     assert evaluator.repeats([kept[0], anew, in_search, kept[1]]) == kept
 
 
+@pytest.mark.slow
 def test_a_search_is_the_same_with_kept_answers():
     task, searches = make_task(1, (4, 3), 16), {}
     for deterministic in (False, True):

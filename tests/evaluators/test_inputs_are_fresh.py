@@ -54,6 +54,7 @@ def select(app, data, **more):
     return st.select(app, **{**GIVEN, "dataset": data, **more})
 
 
+@pytest.mark.slow
 def test_a_plan_that_stays_in_the_state_certifies_nothing_false():
     app, data = App(), dataset()
     result = select(app, data)

@@ -37,6 +37,7 @@ def stable(run_dir) -> dict:
     return {key: value for key, value in result.items() if key not in ("timing", "paths")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_a_resumed_search_asks_for_no_pair_of_the_journal(tmp_path, concurrency):
     asked, limit = [], 0
@@ -61,6 +62,7 @@ def test_a_resumed_search_asks_for_no_pair_of_the_journal(tmp_path, concurrency)
     assert stable(parts) == stable(whole)
 
 
+@pytest.mark.slow
 def test_the_result_counts_what_kept_answers_saved(tmp_path):
     asked = []
     kept = searched(asked.append, tmp_path / "kept")

@@ -273,6 +273,7 @@ def test_calibrate_and_batches_fill_the_slots(tmp_path):
     assert statistics.median(crowd.in_flight) >= 14
 
 
+@pytest.mark.slow
 def test_a_slow_metric_holds_up_no_other_query(tmp_path):
     """The last query is called and graded while all others are still being graded."""
     waiting, gate, others = threading.Barrier(13), threading.Event(), 12
@@ -296,6 +297,7 @@ def test_a_slow_metric_holds_up_no_other_query(tmp_path):
         assert len(list(observations)) == others
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_of_what_is_asked_and_priced(tmp_path):
     def fingerprint(url="http://127.0.0.1:9/v1", **changes) -> str:
         with FakeEndpoint(say) as endpoint:

@@ -268,6 +268,7 @@ def test_after_ctrl_c_nothing_is_paid_twice(tmp_path, whole, monkeypatch, where,
     assert script.paid == whole.paid
 
 
+@pytest.mark.slow
 def test_after_ctrl_c_in_a_batch_calls_in_flight_are_journaled(tmp_path):
     script = Script()
     with FakeEndpoint(script) as endpoint:
@@ -283,6 +284,7 @@ def test_after_ctrl_c_in_a_batch_calls_in_flight_are_journaled(tmp_path):
     assert len(asked) < len(script.asked)
 
 
+@pytest.mark.slow
 def test_a_journal_is_resumed_from_another_place_but_not_with_other_prices(tmp_path):
     with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
         whole = sweep(live, tmp_path / "run")
@@ -297,6 +299,7 @@ def test_a_journal_is_resumed_from_another_place_but_not_with_other_prices(tmp_p
         assert other.requests == []
 
 
+@pytest.mark.slow
 def test_a_journal_is_resumed_with_its_metric_alone(tmp_path, caplog):
     """The prices and the queries are the same; an earlier version did not record the metric."""
     with FakeEndpoint(say) as endpoint:
@@ -346,6 +349,7 @@ def test_the_key_is_nowhere(tmp_path, monkeypatch, capsys, caplog):
     assert any("answered 401" in text for text in said)
 
 
+@pytest.mark.slow
 def test_results_and_settings_name_no_address(tmp_path):
     with FakeEndpoint(say) as endpoint, live_on(endpoint, tmp_path) as live:
         sweep(live, tmp_path / "run")

@@ -98,6 +98,7 @@ def test_calls_of_any_kind_can_be_written():
     assert Observation.from_json(found[0].to_json()) == found[0]
 
 
+@pytest.mark.slow
 def test_costs_and_tokens_need_no_price(tmp_path):
     """The result was lost at its end, because the bill wanted prices."""
     usd = {"mini-of-ours": 0.001, "pro-of-ours": 0.01}

@@ -186,6 +186,7 @@ def test_where_the_truth_is_kept(tmp_path, monkeypatch, computed):
     assert len(computed) == 3
 
 
+@pytest.mark.slow
 def test_other_worlds_have_other_files(tmp_path, computed):
     others = [
         world_of(),

@@ -395,6 +395,7 @@ def test_a_module_can_mend_what_it_was_given():
     assert not bool((still_weakest & ~mended).any())
 
 
+@pytest.mark.slow
 def test_settings_tell_worlds_apart():
     described = [
         world_of().settings(),

@@ -114,6 +114,7 @@ def test_the_best_of_what_may_be_chosen_is_found(name):
     assert optimal_cost(PROBLEM, truth) > optimal_cost(replace(PROBLEM, allowed=None), truth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scope", "joint", "config", "safeopt", "cei"])
 def test_a_rule_that_allows_everything_changes_nothing(name):
     budget = 10 * 20 * PROBLEM.reference_cost_usd / 10
@@ -138,6 +139,7 @@ def test_another_rule_does_not_resume_a_run(tmp_path):
         search(lambda llms: llms["module_1"] != llms["module_2"])
 
 
+@pytest.mark.slow
 def test_the_choice_of_a_front_is_masked():
     """Were the cheapest by the means forbidden, a table would offer it."""
     search = make_scope_joint(PROBLEM, base="nano", seed=0)

@@ -250,6 +250,7 @@ def test_a_log_that_does_not_fit_is_told_and_the_reference_asked(folder, capsys,
         Path("calls.txt").unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["few.csv", "my_app:some"])
 def test_each_query_has_its_own_logged_answer(folder, capsys, dataset):
     """The log is in another order, and has more queries than the data set."""
@@ -386,6 +387,7 @@ def test_the_gate_of_the_page(folder, new, status):
     assert told == ["pr", "comment", "7", "--body-file", "comment.md"]
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_printed(capsys):
     """The text below its program is the program's."""
     page = {one.language: one.content for one in reversed(blocks(PAGE))}

@@ -100,6 +100,7 @@ def test_a_run_leaves_the_files_others_rely_on(cli, table_arguments):
     assert (run / "curves.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_a_search_in_which_nothing_can_improve_stops_before_the_budget(cli, table_arguments):
     assert cli(*table_arguments, "method=scope")[0] == 0
     result = json.loads(next(Path("outputs").rglob("result.json")).read_text())
@@ -208,6 +209,7 @@ def test_budgets_of_a_sweep_have_folders_of_their_own(cli, table_arguments):
     assert len(list(Path("outputs").rglob("*budget_usd=0.2*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_search_that_ends_in_calibrate_counts_in_a_report(cli, table_arguments):
     """It kept the reference; without it the others would be the survivors."""
     fixed = [word for word in table_arguments if not word.startswith("budget_usd")]

@@ -85,6 +85,7 @@ def words_of_page() -> str:
     return html.unescape((path.parent / "watch.html").read_text()).replace("≤", "<=")
 
 
+@pytest.mark.slow
 def test_a_bound_relative_to_the_reference(cli, arguments):
     assert cli(*arguments, "task.constraints=['latency_s <= 2.5 * reference cap 9']")[0] == 0
     result = result_of()
@@ -92,6 +93,7 @@ def test_a_bound_relative_to_the_reference(cli, arguments):
     assert limit == pytest.approx(2.5 * np.mean([1 + 0.01 * q for q in range(12)]))
 
 
+@pytest.mark.slow
 def test_the_best_quality_for_a_price(cli, arguments):
     status, *output = cli(
         *arguments,

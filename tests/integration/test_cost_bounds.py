@@ -10,6 +10,7 @@ from scope_torch.runs.runner import run
 from scope_torch.tasks.synthetic import synthetic_task
 
 
+@pytest.mark.slow
 def test_a_bound_that_is_so_many_deviations_wide_is_the_cost():
     task = synthetic_task()
     search = make_scope_joint(task.problem, base="small", seed=1)

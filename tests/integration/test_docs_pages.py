@@ -33,6 +33,7 @@ LONG = ("more-than-one-machine.md",)
 RUN = [pytest.param(page, marks=[pytest.mark.slow] * (page.name in LONG)) for page in PAGES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -30,6 +30,7 @@ def test_help_fits_a_screen(command, monkeypatch, capsys):
     assert not command or "example: scope-torch" in "\n".join(lines)
 
 
+@pytest.mark.slow
 def test_help_names_every_command_and_every_choice(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["scope-torch", "--help"])
     with contextlib.suppress(SystemExit):

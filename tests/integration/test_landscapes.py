@@ -107,6 +107,7 @@ def test_a_committed_row_is_made_again(family):
     same_as_committed(row_of(run))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS[:2])
 def test_the_rows_of_the_recordings_are_made_again(task):
     folder_or_skip("recordings/scope_bing")

@@ -237,6 +237,7 @@ def test_an_endpoint_that_only_fails_is_one_line(cli):
     assert not list(Path("outputs").rglob("journal.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "named"),
     [
@@ -264,6 +265,7 @@ def test_bad_settings_are_one_line_before_a_search(cli, monkeypatch, argument, n
     assert named in err
 
 
+@pytest.mark.slow
 def test_a_method_that_continues_nothing_is_named_before_the_reference_is_paid(cli):
     with FakeEndpoint(airport_llm) as endpoint:
         more = "continue_from=outputs/june", "method=random_search"

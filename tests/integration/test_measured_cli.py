@@ -319,6 +319,7 @@ def test_wrong_arguments_are_one_line(cli, capsys, arguments, message):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_running_search_and_one_without_results_are_refused(cli, capsys):
     task = ["task=synthetic", "task.num_queries=7"]
     assert cli(*task, "budget_usd=0.05")[0] == 0

@@ -105,6 +105,7 @@ def test_wrong_values_fail_in_their_own_jobs(cli, batch):
     assert cli(*SMALL, "method=scope", "method.alpha=0.3", *batch)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_search_of_another_process_has_not_failed(cli):
     words = [*SMALL, "method=scope", "seed=0,1"]
     assert cli(*words)[0] == 0
@@ -128,6 +129,7 @@ def test_a_launcher_that_is_not_installed_names_its_extra(cli, monkeypatch, laun
     assert f"pip install 'scope-torch[{extra}]'" in err
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_not_there_is_no_full_disk(cli, monkeypatch):
     """ConnectionError is an OSError, as is an error of the disk."""
 
@@ -176,6 +178,7 @@ def test_a_worker_without_the_folder_of_the_command_says_so(tmp_path, monkeypatc
     assert Path.cwd() == tmp_path
 
 
+@pytest.mark.slow
 def test_slurm_without_slurm_is_one_line(cli, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", "")

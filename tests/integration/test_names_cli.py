@@ -38,6 +38,7 @@ def typed(line: str) -> list[str]:
 REFERENCE = """'task.reference=["4.10",big]'"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "mend"),
     [
@@ -59,6 +60,7 @@ def test_the_message_shows_the_quoting_and_it_works(cli, given, wrong, mend):
     assert "planner:" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "mend"),
     [
@@ -107,6 +109,7 @@ def test_a_number_within_a_name_is_kept(value, refused):
         refuse_changed_names([f"base={value}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "reference", "said"),
     [
@@ -132,6 +135,7 @@ def test_a_name_in_a_file_that_is_no_text_is_refused(cli, given, group, base, re
     assert ("put it into quotes" in err) == ("YAML" in said)
 
 
+@pytest.mark.slow
 def test_a_name_in_the_parameters_of_a_sweep_is_refused_too(cli, given):
     Path("conf", "experiment").mkdir(parents=True)
     sweep = "hydra: {sweeper: {params: {base: '[4.10,big]'}}}\n"

@@ -109,6 +109,7 @@ def test_a_peer_that_has_tried_all_ends(peer):
     assert result.stop_reason == "nothing new is asked for"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peer", ["optuna_tpe n_startup=2", "optuna_nsga2 population=2"])
 @pytest.mark.filterwarnings("ignore")
 def test_nothing_is_asked_twice(peer):

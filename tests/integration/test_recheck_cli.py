@@ -21,6 +21,7 @@ def look(*changes):
     return ended.value.code
 
 
+@pytest.mark.slow
 def test_looks_at_a_choice_go_on(capsys):
     assert look("--run-dir", "watch", "--draws", "30") == 0
     assert capsys.readouterr().out.startswith("no alarm: answer=pro\n")

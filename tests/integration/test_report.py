@@ -142,6 +142,7 @@ def test_columns_stand_below_each_other(outputs, no_figures):
     assert places.count(places[0]) == len(table) == 4
 
 
+@pytest.mark.slow
 def test_latex_on_request(outputs, no_figures):
     copied(outputs, "scope", outputs / "synthetic" / "my_own", method="my_own")
     report(outputs)
@@ -168,6 +169,7 @@ def test_the_option_of_the_command_line(outputs, no_figures, capsys):
     assert (outputs / "table.tex").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["runs.csv", "methods.csv", "table.md", "table.tex"])
 def test_a_file_of_the_user_stays(outputs, no_figures, capsys, name):
     """`runs.csv` is what the guide calls a recorded table."""
@@ -311,6 +313,7 @@ def test_the_paper_has_no_curves_of_another_reference_with_another_kernel():
     assert paper_curves("data_imputation", haiku, "HammingRBFKernel") == {}
 
 
+@pytest.mark.slow
 def test_what_nobody_knows_of_a_choice_is_left_open(outputs, no_figures):
     """A table with holes: the choice was not recorded on every query."""
     unknown = dict.fromkeys(("feasible", "true_cost_usd", "true_quality"))

@@ -56,6 +56,7 @@ def test_every_table_of_the_pages_comes_from_the_files():
         assert f"<!-- begin: results {name} -->" in pages
 
 
+@pytest.mark.slow
 def test_reported_runs_are_on_worlds_and_problems_that_nothing_was_chosen_on():
     recorded = [f"recorded/{task}" for task in RECORDED_DEVELOPMENT]
     for name, cells in experiments().items():
@@ -81,6 +82,7 @@ def test_reported_runs_are_on_worlds_and_problems_that_nothing_was_chosen_on():
     assert set(recorded_problems()) == {"mathqa", *(given["name"] for given in listed)}
 
 
+@pytest.mark.slow
 def test_quick_runs_are_few_and_of_every_experiment():
     few = quick()
     assert set(few) == set(experiments())
@@ -162,6 +164,7 @@ def test_every_planned_run_has_words_of_its_own():
         assert len({program.words_of(one) for one in cells}) == len(cells), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["scope_joint", "random_search"])
 def test_a_row_has_the_figures_of_its_run(method):
     """c_bf and V at shares of the budget, by the definitions of sec:exp."""
@@ -200,6 +203,7 @@ def test_a_row_has_the_figures_of_its_run(method):
     assert float(row["spent_usd"]) == pytest.approx(result.history.spend_usd, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_theta_out_as_the_configuration_evaluated_last():
     row = row_of(cell("random_search", 10, "budget_usd=1"))
     assert float(row["V"]) == 0
@@ -224,6 +228,7 @@ def test_a_file_is_gone_on_with(tmp_path, monkeypatch):
     assert "torch" in (tmp_path / MADE).read_text()
 
 
+@pytest.mark.slow
 def test_the_letter_is_the_papers():
     for overrides in LETTER.values():
         method = compose(["task=data_imputation", *overrides]).method
@@ -302,6 +307,7 @@ def test_medians_and_counts():
     assert other_tables.near_and_until(spent) == ("67%", "25%")
 
 
+@pytest.mark.slow
 def test_what_llmselector_has_found_is_what_it_has_evaluated():
     """Its c_bf is the least cost of a feasible configuration that it has evaluated (sec:exp)."""
     row = row_of(replace(cell("llmselector", 10, "budget_usd=3"), world=101))

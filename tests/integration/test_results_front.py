@@ -64,6 +64,7 @@ def test_the_judge_measures_by_the_truth():
     assert math.isclose(is_best, float(one == order[-1]))
 
 
+@pytest.mark.slow
 def test_a_search_ends_at_the_front_that_its_row_describes():
     """Random search buys everything that the limit allows; the areas only grow with the truth."""
     row = FrontCell("synthetic", "random", 10, None, ("task=synthetic",)).row()

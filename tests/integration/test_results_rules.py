@@ -106,6 +106,7 @@ def test_blocks_of_searches_add_up():
     assert "(4 searches each)" in table
 
 
+@pytest.mark.slow
 def test_the_first_of_the_bounds_rules_is_the_default():
     rules = bounds_rules()
     assert len(rules) == 12

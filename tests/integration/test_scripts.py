@@ -47,6 +47,7 @@ def call(tmp_path, monkeypatch, capsys):
 SYNTHETIC = ("task=synthetic", "task.num_queries=7")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["runs.csv", "runs.csv.gz"])
 def test_a_recorded_table_gives_what_was_recorded(call, tmp_path, name):
     path = tmp_path / name
@@ -84,6 +85,7 @@ def test_a_table_without_details_has_no_empty_columns(call, tmp_path):
     assert {len(row) for row in rows} == {len(rows[0])}
 
 
+@pytest.mark.slow
 def test_a_recorded_table_ends_with_the_costs_of_modules(call, tmp_path):
     task = ("task=data_imputation", "task.llms=[GPT-4.1 Nano,GPT-5.2]", "task.cost_noise=0")
     status, out, err = call(record_table.main, tmp_path / "runs.csv", *task)
@@ -210,6 +212,7 @@ def test_held_out_answers_that_are_missing_are_told(call, tmp_path, num_failures
 THETA = ["GPT-5-nano", "GPT-4.1 Nano", "GPT-5-mini"]
 
 
+@pytest.mark.slow
 def test_held_out_queries_with_intervals(call, tmp_path):
     arguments = ["--theta", *THETA, "--out", tmp_path / "rq2.json", "--", "task=data_imputation"]
     status, out, err = call(evaluate.main, *arguments)
@@ -238,6 +241,7 @@ def test_held_out_queries_with_intervals(call, tmp_path):
     assert results["theta"]["quality_interval"] == pytest.approx([centre - half, centre + half])
 
 
+@pytest.mark.slow
 def test_theta_of_a_finished_run(call, tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()

@@ -19,6 +19,7 @@ BUDGET = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUDGET)
 def test_the_config_of_a_task(name):
     with initialize_config_dir(config_dir(), version_base="1.3"):
@@ -64,6 +65,7 @@ def test_a_run_on_a_simulated_task(cli):
     assert again["spend_usd"] == result["spend_usd"]
 
 
+@pytest.mark.slow
 def test_a_search_that_cannot_deploy_does_not_begin(cli):
     status, _, err = cli("task=airport_city", "deploy=true", "budget_usd=0.001")
     assert status == 2

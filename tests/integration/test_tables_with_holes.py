@@ -248,6 +248,7 @@ def test_lists_that_cannot_be_used(content, text, listed, tmp_path):
         listed_task(listed, "", configurations=str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("separator", ["\t", ";", "|"])
 def test_a_list_is_read_like_any_table(listed, tmp_path, separator):
     """Spreadsheets of many countries write CSV with semicolons, and Excel saves text with tabs."""

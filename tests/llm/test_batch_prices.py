@@ -132,6 +132,7 @@ def selected(run_dir=None, **prices):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_select_in_batches(tmp_path):
     result = selected(tmp_path, prices=PriceList(batch=True, at=DAY))
     assert result.choice == {"only": "gpt-5-nano"}

@@ -197,6 +197,7 @@ def test_an_outage_is_waited_for(status):
     assert client.num_retries == 20
 
 
+@pytest.mark.slow
 def test_an_llm_that_is_gone_stops_the_run_although_others_answer():
     def answer(request):
         return Status(503, message="no such worker") if request["model"] == "a" else "ok"

@@ -45,6 +45,7 @@ def test_finds_an_additive_cost_from_the_neighbours_of_one_configuration():
     assert np.abs(errors(scale)).max() < 0.1
 
 
+@pytest.mark.slow
 def test_an_llm_costs_in_a_module_what_it_costs_in_another():
     """What is seen in the dear module is known in the cheap one, where the base's cost hides it."""
     space, prices = ConfigSpace((4, 4)), np.array([1e-5, 1e-4, 1e-3, 1e-2])

@@ -53,6 +53,7 @@ def test_rows_after_repeats():
     check(group, K, [5, 1, 0, 7], np.array([2, 1, 1, 1]))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(room=st.integers(1, 4), choices=st.lists(st.integers(0, 10**6), min_size=1, max_size=40))
 def test_histories_that_begin_alike(room, choices):

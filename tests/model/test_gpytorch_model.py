@@ -173,6 +173,7 @@ def test_the_collapse_is_the_average_of_the_posteriors():
     torch.testing.assert_close(found, of_cost.sum(0) / 5**2, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_a_search_asks_the_model_and_nothing_else(make, monkeypatch):
     """Each candidate is one solution by the model, each batch of answers one row of it."""

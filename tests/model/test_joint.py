@@ -109,6 +109,7 @@ def test_at_rho_0_it_is_the_surrogate_of_the_paper():
         assert posterior.constant == pytest.approx(aggregate.constant, abs=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", RHOS)
 def test_columns_are_taken_in_exactly(rho):
     """What one observation after the other leaves is what all at once give, and the variances."""

@@ -154,6 +154,7 @@ def test_at_equals_naive(sizes, num_queries, count, lam, kernel, device):
         assert_close(posterior, expected)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(SIZES, st.integers(1, 12), st.integers(0, 60), st.integers(0, 2**32 - 1))
 def test_any_shape_equals_naive(sizes, num_queries, count, seed):
@@ -279,6 +280,7 @@ def test_chunks_equal_all_at_once(seed, chunks, data):
     np.testing.assert_allclose(*ratios, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_long_sequences_do_not_drift(device):
     """Read after every observation, the sums over queries are carried along incrementally."""
     sizes, num_queries, (kernel, reference) = (3, 3, 2), 4, RBF
@@ -333,6 +335,7 @@ def test_lam_below_the_papers_floor_is_refused(lam):
         QuerySurrogate(ConfigSpace((2, 2)), MATERN[0], 1, lam)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_the_names_of_llms_and_queries_do_not_matter(seed):

@@ -74,6 +74,7 @@ def seen(run: RecordedRun) -> tuple:
     return run.observations, run.rows, run.result, run.settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", FLIPS)
 def test_a_bit_of_the_journal_that_flips_changes_nothing_in_silence(whole, tmp_path, caplog, count):
     rng, refused = random.Random(count), 0
@@ -293,6 +294,7 @@ def test_watch_names_a_damaged_file_and_the_mend(whole, tmp_path, capsys, name, 
 # A full disk and a directory that vanishes
 
 
+@pytest.mark.slow
 def test_calls_in_flight_at_a_full_disk_are_not_paid_for_again(tmp_path, monkeypatch):
     gate, paid = threading.Event(), []
 

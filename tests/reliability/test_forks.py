@@ -63,6 +63,7 @@ def test_a_forked_child_searches_as_its_parent():
     assert printed == f"2 {found} 9000000.0\n1 {found}\n2 {found}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 def test_a_fork_while_the_event_loop_is_looked_up():
     """The thread that held the lock at the time of the fork is not in the child to give it back."""

@@ -88,6 +88,7 @@ def loaded(path: Path, on_missing: Any = "error"):
     return table
 
 
+@pytest.mark.slow
 @fuzzed(st.tuples(edited_rows(), st.sampled_from(["error", "drop_queries"])), 25, 2500)
 def test_tables_with_odd_cells(drawn, folder):
     rows, on_missing = drawn
@@ -102,6 +103,7 @@ def test_tables_with_odd_cells(drawn, folder):
         assert table.cost_usd.sum() == pytest.approx(sum(float(r["cost_usd"]) for r in rows))
 
 
+@pytest.mark.slow
 @fuzzed(
     st.one_of(
         damaged(csv_text(ROWS).encode()),
@@ -172,6 +174,7 @@ def other_values(draw: st.DrawFn, whole: bytes) -> bytes:
     return "\n".join(lines).encode()
 
 
+@pytest.mark.slow
 @fuzzed(st.one_of(other_values(PRICES), damaged(PRICES)), 80, 2000)
 def test_price_lists(content, folder):
     path = folder / "prices.toml"
@@ -215,6 +218,7 @@ OBSERVATIONS = [Observation((1, 0), q, 0.1 + q / 7, 0.5, latency_s=0.25) for q i
 JOURNAL = "".join(o.to_json() + "\n" for o in OBSERVATIONS).encode()
 
 
+@pytest.mark.slow
 @fuzzed(st.one_of(damaged(JOURNAL), st.binary(max_size=80)), 80, 1500)
 def test_journals(content, folder):
     path = folder / "journal.jsonl"
@@ -234,6 +238,7 @@ def test_journals(content, folder):
     assert content.startswith(path.read_bytes().rstrip(b"\n"))
 
 
+@pytest.mark.slow
 @fuzzed(JSON, 60, 1000)
 def test_lines_of_a_journal(value, folder):
     for content in (value, {"theta": [0], "query": 0, "cost_usd": value, "quality": 0.5},

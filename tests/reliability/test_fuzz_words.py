@@ -86,6 +86,7 @@ PARSERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @fuzzed(SAID, 100, 2000)
 def test_replies(text, folder):
     for parser in PARSERS:

@@ -37,6 +37,7 @@ def shown(run_dir: Path, **more) -> Page:
     return Page(page(read_run(run_dir), NOW, **more))
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing_and_escapes_everything(finished):
     html = page(read_run(finished[0]), NOW)
     seen = Page(html)
@@ -50,6 +51,7 @@ def test_the_page_loads_nothing_and_escapes_everything(finished):
         assert name not in html
 
 
+@pytest.mark.slow
 def test_no_character_hides_or_turns_what_follows():
     names = "\u202eevil", "nul\0", "esc\x1b[31m", "tab\t"
     problem = replace(TASK.problem, modules=("a", names[0]), name="".join(names[1:]))
@@ -148,6 +150,7 @@ def test_the_heatmap_counts_different_queries(finished):
     assert len(rows) == len(result.problem.llms[0])
 
 
+@pytest.mark.slow
 def test_what_was_saved_is_what_is_read(finished, tmp_path):
     run_dir, result = finished
     path = result.save(tmp_path / "new" / "report.html")
@@ -214,6 +217,7 @@ def test_constraints_and_the_other_objective(tmp_path, objective):
     assert ("at most 10 USD" in words) == (objective == "quality")
 
 
+@pytest.mark.slow
 def test_a_method_without_bounds_has_a_page_too(tmp_path):
     result = search(tmp_path, method=CEI(TASK.problem, seed=0))
     seen = shown(tmp_path)

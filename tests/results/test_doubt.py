@@ -125,6 +125,7 @@ def test_a_relative_constraint_is_compared_with_the_reference_on_the_held_out_qu
     assert told(*((6.0, 8.0) if is_least else (2.0, 8.0))) == ""
 
 
+@pytest.mark.slow
 def test_a_loss_by_a_constraint_is_compared_like_epsilon():
     """Both fail three of four held-out queries, of which a number would be broken."""
     result = half_certified()
@@ -183,6 +184,7 @@ def test_the_best_quality_at_a_cost_is_held_to_it(usd, wrong, expected):
     assert expected is None or expected in doubt_of(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used", [None, ((0, 0), (0, 0)), FREE])
 def test_held_out_runs_that_cost_nothing(used):
     result = half_certified()
@@ -195,6 +197,7 @@ def test_held_out_runs_that_cost_nothing(used):
     assert (told == "") == (used == FREE)
 
 
+@pytest.mark.slow
 def test_later_runs_that_cost_nothing():
     """Where answers vary, those that a cache replays are not fresh."""
     result = half_certified()

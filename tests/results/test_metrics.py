@@ -130,6 +130,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_curve_gives_what_a_run_with_that_budget_returns(case):
     task, make, settings = CASES[case]

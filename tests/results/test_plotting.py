@@ -77,6 +77,7 @@ def test_medians_are_in_usd_for_a_thousand_queries():
     assert "share of the reference" in labels
 
 
+@pytest.mark.slow
 def test_the_share_of_the_reference_is_on_the_right():
     figure = draw_panel(panel(["scope"]))
     figure.draw_without_rendering()
@@ -98,6 +99,7 @@ def test_the_axis_is_logarithmic_where_the_span_asks_for_it(costs, scale):
     assert low < 1000 * costs[-1] < 10 < high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [draw_panel, lambda one: draw_panels([one, one])])
 def test_violations_have_axes_only_where_there_are_some(draw):
     def violations(figure):

@@ -66,6 +66,7 @@ def test_all_queries_answered_is_exact():
     assert result.why == "certified on these 60 queries, all answered, if answers do not vary"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_queries", "epsilon"), [(100, 0.1), (400, 0.2), (400, 0.3)])
 def test_the_ends_of_a_certified_quality_are_the_largest_thresholds(num_queries, epsilon):
     result = half_certified(num_queries, epsilon)
@@ -124,6 +125,7 @@ def test_bounds_of_the_model_are_said_to_have_no_probability():
     assert "without a probability" in result.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flips", [0.02])
 @pytest.mark.usefixtures("as_if_drawn")
 def test_answers_that_flip_are_never_exact(flips):

@@ -228,6 +228,7 @@ method = judge.grade
 NAMES = ["metric", "closure", "judge", "method", "cached", "by_table", "half"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edit", "changed"),
     [
@@ -274,6 +275,7 @@ def test_a_metric_is_what_its_code_reads(tmp_path, edit, changed):
     assert sorted(told) == sorted(changed)
 
 
+@pytest.mark.slow
 def test_a_metric_stays_itself_while_it_is_used(tmp_path):
     module = loaded(tmp_path, METRICS)
     before = {name: identity_of(getattr(module, name)) for name in NAMES}

@@ -141,6 +141,7 @@ observations = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(observations)
 def test_json_is_exact(made):
     line = made.to_json()
@@ -361,6 +362,7 @@ def test_a_second_handle_is_locked_out_until_the_first_closes(path):
     assert reopened(path) == FIVE[:1]
 
 
+@pytest.mark.slow
 def test_a_second_process_is_locked_out(path):
     code = f"import pathlib as p, scope_torch.runs.journal as h; h.Journal(p.Path({str(path)!r}))"
     command = [sys.executable, "-c", code]

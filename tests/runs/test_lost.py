@@ -114,6 +114,7 @@ def test_a_query_that_always_fails_ends_with_the_budget(tmp_path, concurrency):
     assert result.history.spend_usd + sum(paid[:-1]) <= budget + TASK.budget(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("kind", [TimeoutError, KeyboardInterrupt])
 def test_it_is_asked_again_and_counts_as_spent(tmp_path, concurrency, kind):

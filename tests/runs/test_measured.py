@@ -103,6 +103,7 @@ def test_without_noise_the_measured_curve_is_the_true_one(tmp_path, repeats):
     assert measured.best_feasible_cost(1.5) == pytest.approx(true.best_feasible_cost(1.5))
 
 
+@pytest.mark.slow
 def test_with_noise_three_new_draws_agree_within_their_error(tmp_path):
     task = imputation(tmp_path, cost_noise=0.2, randomness=1.0)
     paid = Paid(task)
@@ -175,6 +176,7 @@ def test_an_interrupted_measurement_asks_for_nothing_twice(tmp_path, stop_after)
     assert len(paid.asked) == 2 * 156
 
 
+@pytest.mark.slow
 def test_more_repeats_and_a_longer_run_ask_for_what_is_new(tmp_path):
     task = imputation(tmp_path, randomness=1.0)
     paid = Paid(task)

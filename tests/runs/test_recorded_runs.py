@@ -111,6 +111,7 @@ class Looks(Callback):
         assert recorded.summary() == {}
 
 
+@pytest.mark.slow
 def test_a_running_run_is_read_along(tmp_path):
     looks = Looks(tmp_path)
     result = search(tmp_path, callbacks=[looks])
@@ -175,6 +176,7 @@ def test_names_may_hold_the_sign_between_names(tmp_path):
     assert len({row.theta_cand for row in result.trace}) > 3
 
 
+@pytest.mark.slow
 def test_names_need_no_locale_of_their_own(tmp_path):
     """As in a container or under cron, whose locale has ASCII alone."""
     code = r"""

@@ -89,6 +89,7 @@ def test_what_does_not_fit_is_refused():
             replace(problem, **changes)
 
 
+@pytest.mark.slow
 def test_equal_qualities_end_the_search():
     """Two configurations are equally good: the second is not asked again until the budget ends."""
     problem, evaluator = quality_task(1, share=1.0)

@@ -124,6 +124,7 @@ def searched(broken, make=make_scope_joint, concurrency=1, run_dir=None, budget=
     return run(TASK.problem, optimizer, evaluator, budget, run_dir=run_dir), system
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_scope_joint, make_scope])
 @pytest.mark.parametrize("space_search", ["grid", "branch_and_bound"])
 @pytest.mark.parametrize("broken", [ALL, {("module0", 0), ("module1", 1)}])
@@ -205,6 +206,7 @@ def test_without_failures_nothing_changes():
     assert [(o.theta, o.query) for o in same.history] == asked
 
 
+@pytest.mark.slow
 def test_a_random_pool_is_drawn_anew_too():
     result, _ = searched(ALL, initial_pool="random", base=None)
     assert result.dropped.keys() <= {"module0", "module1"}

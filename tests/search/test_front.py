@@ -243,6 +243,7 @@ def test_result_json_has_the_table(tmp_path):
     assert text.splitlines()[1].startswith("   0%  ")
 
 
+@pytest.mark.slow
 def test_other_losses_can_be_asked_for():
     task = make_task(0)
     search, result = found("scope_joint", task)

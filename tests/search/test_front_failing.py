@@ -54,6 +54,7 @@ def asked_in_vain(history, problem=PROBLEM):
     return number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [FIRST, ALL])
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 4}, {"in_flight": 6}, RANDOM])
 def test_the_search_goes_on_without_them(broken, settings):
@@ -72,6 +73,7 @@ def test_the_search_goes_on_without_them(broken, settings):
         assert (told == "dropped: its calls fail") is uses(codes, broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "most"), [({}, 0), ({"batch_size": 4}, 3)])
 def test_the_turn_of_one_that_is_dropped_ends(settings, most):
     optimizer = make(of_base=-1, **settings)  # so it is dropped after Calibrate
@@ -94,6 +96,7 @@ def test_so_do_those_of_all_open_candidates_that_use_it(broken, in_flight):
     check_turns(optimizer, told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [1, 6])
 def test_what_is_dropped_is_not_recommended_any_more(in_flight):
     """From the answer on that drops it, not only from the end of its turn on."""

@@ -88,6 +88,7 @@ def test_theta_out_is_the_cheapest_of_the_front_that_is_good_enough():
     assert at(task, good[0])[0] == pytest.approx(task.best_cost)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theirs", "own", "epsilon"), [(80, 72, 0.1), (80, 71, 0.1), (60, 57, 0.05)]
 )
@@ -103,6 +104,7 @@ def test_theta_out_may_have_exactly_the_threshold(theirs, own, epsilon):
     assert search.recommend().theta == ((1,) if is_enough else (2,))
 
 
+@pytest.mark.slow
 def test_free_llms_do_not_stop_it():
     task = KnownTask.random(3, (3, 3), 12, graded=False)
     free = task.table.cost_usd.copy()

@@ -58,6 +58,7 @@ def test_points_beyond_the_worst_cost_add_nothing():
     assert front.beats(cost, quality).tolist() == [True, False, False, True, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cap", [1.0, 0.62])
 @pytest.mark.parametrize("mean_q", [0.3, 0.6])
 def test_the_expected_improvement_is_that_of_monte_carlo(cap, mean_q):

@@ -80,6 +80,7 @@ def test_calls_stay_in_flight():
     assert sum(waiting) / len(waiting) > 1.5 * sum(waiting_1) / len(waiting_1)
 
 
+@pytest.mark.slow
 def test_a_request_depends_on_no_answer_of_the_last_ones():
     """What is asked before an answer is told cannot know it; and never more than `lag` wait."""
     optimizer, waiting, asked = method(4), deque(), 0
@@ -180,6 +181,7 @@ def test_a_theorem_is_about_one_call_at_a_time(make):
     assert type(method(1, make=make, initial_pool="random", **settings)) is SCOPE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_loss_may_be_expected_below_0(seed):
     """1 - quality, where the best is nearly perfect: then too the search goes on to its end."""
@@ -255,6 +257,7 @@ def run_of(task, evaluator):
     return run(problem, search, evaluator, task.budget(9))
 
 
+@pytest.mark.slow
 def test_the_front_sees_the_answers_of_each_turn_in_its_order(monkeypatch):
     """Turns overlap in the history; what a certificate was told is the beginning of each."""
     told: list[tuple[list[int], list[float]]] = []
@@ -456,6 +459,7 @@ def test_wrong_values():
     assert isinstance(optimizer, InFlight)
 
 
+@pytest.mark.slow
 def test_what_arrives_is_what_was_asked():
     history = search().history
     asked = Counter((one.theta, one.query, one.replicate) for one in history)

@@ -108,6 +108,7 @@ def test_the_model_takes_in_all_of_them(task, make):
     assert search.spend_usd == 0
 
 
+@pytest.mark.slow
 def test_a_search_without_known_answers_is_as_before(task, make):
     traces = [finished(task, make, known=known).trace for known in ([], (), Known(task.problem))]
     plain = finished(task, make).trace

@@ -165,6 +165,7 @@ def large(seed: int, num_modules: int = 6, count: int = 200):
     return problem, FunctionEvaluator(problem, system, list(range(20)), name="large")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 @pytest.mark.parametrize("seed", range(2))
 def test_in_a_theta_that_cannot_be_enumerated(make, seed, tmp_path):
@@ -202,6 +203,7 @@ def test_the_front_of_a_list():
     assert set(optimizer.front) == best
 
 
+@pytest.mark.slow
 def test_more_modules_than_branch_and_bound_takes(monkeypatch):
     """Another kernel, too; and nothing of the size of Theta is ever made."""
     problem, evaluator = large(3, num_modules=11)  # 4e17 configurations

@@ -370,6 +370,7 @@ class Kept(Flipped):
         return []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_scope, make_scope_joint])
 def test_kept_answers_are_no_fresh_ones(make):
     task = make_task(0, (3, 3), 40, graded=False)

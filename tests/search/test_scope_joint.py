@@ -115,6 +115,7 @@ def test_costs_need_calibrate():
         make_scope_joint(problem, initial_pool="none", device="cpu")
 
 
+@pytest.mark.slow
 def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
     """b, then 1.5 b, then 2.25 b; until the first of them the search is the one without."""
     task = make_task(6, (6, 5), 16, graded=False)

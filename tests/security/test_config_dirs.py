@@ -153,6 +153,7 @@ def test_no_log_file_is_opened(attack, key):
     assert chosen[::2] == (2, told)
 
 
+@pytest.mark.slow
 def test_a_target_within_a_launcher_is_not_made(attack, cli, tmp_path):
     launcher = f"_target_: {BASIC}\nx: {{_target_: others.Mine}}"
     folder = tmp_path / "own" / "hydra" / "launcher"
@@ -191,6 +192,7 @@ def test_other_plugins_are_allowed_by_a_variable(monkeypatch, part):
     read_allowed()
 
 
+@pytest.mark.slow
 def test_what_the_user_types_may_run(cli, tmp_path, monkeypatch):
     """The same setting as in an attack; only its place differs."""
     status, _, err = cli(*SMALL[:2], "hydra/launcher=slurm", "hydra.launcher.setup=[true]")
@@ -221,6 +223,7 @@ def test_variables_count_as_they_were_at_the_start(monkeypatch):
     read_allowed()
 
 
+@pytest.mark.slow
 def test_commands_beside_the_search_are_as_strict(monkeypatch):
     monkeypatch.setenv("CANARY", SECRET)
     with pytest.raises(InputError, match=r"hydra\.run\.dir=X is refused"):

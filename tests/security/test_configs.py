@@ -59,6 +59,7 @@ def test_a_target_of_another_package_is_refused_before_it_is_imported(others, gr
     assert "others" not in sys.modules
 
 
+@pytest.mark.slow
 def test_a_config_cannot_allow_itself(others):
     for argument in (f"+{ALLOW}=others", "+allow_targets=[others]"):
         status, _, _ = others(*SMALL, "tracking={_target_:others.Mine}", argument)
@@ -96,6 +97,7 @@ def test_what_is_only_reached_through_this_package_is_refused(target):
         check_target(target)
 
 
+@pytest.mark.slow
 def test_callbacks_of_hydra_are_not_run(others):
     callback = "+hydra.callbacks.x={_target_:others.Mine}"
     for mode in ([], ["-m"]):

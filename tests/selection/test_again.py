@@ -30,6 +30,7 @@ def selected(app, number=80, **changes):
     return st.select(app, **(arguments | {"max_quality_loss": 0.2} | changes))
 
 
+@pytest.mark.slow
 def test_the_reference_answers_thirty_queries_twice():
     app = App()
     result = selected(app)
@@ -42,6 +43,7 @@ def test_the_reference_answers_thirty_queries_twice():
     assert "if answers do not vary (reference: 0 of 30 did, at most 12%)" in str(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 7])
 def test_a_number_says_how_many(number):
     app = App()
@@ -112,6 +114,7 @@ def test_next_month_takes_over_what_was_seen(tmp_path):
     assert not any(llms == ("pro", "pro") for llms, _ in app.calls)
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_nearly_spent_asks_fewer_again():
     app = App()
     result = selected(app, budget_usd=1.8)
@@ -119,6 +122,7 @@ def test_a_budget_that_is_nearly_spent_asks_fewer_again():
     assert app.usd() <= 1.8 + 0.02
 
 
+@pytest.mark.slow
 def test_a_budget_of_any_size_is_a_budget():
     assert selected(App(), budget_usd=1e308).varies.asked == 30
 
@@ -136,6 +140,7 @@ def test_what_has_answered_all_queries_was_tried(tmp_path, how):
     assert {row["queries"] for row in rows if row["status"] in ("reference", "choice")} == {40}
 
 
+@pytest.mark.slow
 def test_the_reference_has_answered_all_queries():
     rows = st.select(App(), **settings(metric=exactly)).table().rows(named=True)
     assert [row["queries"] for row in rows if row["status"] == "reference"] == [40]
@@ -151,6 +156,7 @@ class Once(App):
         return answered
 
 
+@pytest.mark.slow
 def test_second_answers_that_failed_have_changed():
     result = selected(Once(), on_error="zero", repeats=7)
     assert result.varies.asked == result.varies.changed == result.bill.num_failed == 7
@@ -216,6 +222,7 @@ def test_of_several_older_runs_the_one_that_saw_a_change_counts(tmp_path):
     assert result.report["flips"]
 
 
+@pytest.mark.slow
 def test_second_answers_of_another_reference_say_nothing(tmp_path):
     selected(App(), run_dir=tmp_path / "june")
     app, mini = App(), dict.fromkeys(("plan", "solve"), "mini")
@@ -226,6 +233,7 @@ def test_second_answers_of_another_reference_say_nothing(tmp_path):
     assert july.varies.asked == len(july.reference_again) == 30
 
 
+@pytest.mark.slow
 def test_another_seed_is_refused_with_the_run_that_can_be_continued_from(tmp_path):
     selected(App(), run_dir=tmp_path / "june")
     with pytest.raises(InputError, match="does not ask for") as caught:

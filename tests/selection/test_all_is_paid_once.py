@@ -53,6 +53,7 @@ def test_pilots_of_a_selection_that_was_stopped_are_not_asked_again(tmp_path, st
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_pilot_of_another_run_is_refused(tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path))
     app, other = App(), [(f"other {i}", f"OTHER {i}") for i in range(40)]
@@ -72,6 +73,7 @@ def test_pilots_of_a_reference_that_is_known_are_in_the_bill(tmp_path):
     assert result.bill.total_usd == pytest.approx(app.usd())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget_usd", [2.4, 3.0, 4.0])
 def test_a_judge_is_reserved_for_the_held_out_queries_too(budget_usd):
     app, grades = App(), []
@@ -134,6 +136,7 @@ def test_a_certificate_by_bounds_is_doubted_where_answers_vary():
     assert all("which this certificate does not allow for" in str(one) for one in certified)
 
 
+@pytest.mark.slow
 def test_the_condition_of_a_certificate_is_never_cut():
     long = {f"a_rather_long_name_of_a_module_{i}": ["nano", "mini", "pro"] for i in range(2)}
     result = st.select(
@@ -151,6 +154,7 @@ def test_the_condition_of_a_certificate_is_never_cut():
     assert max(map(len, str(result).splitlines())) < 110
 
 
+@pytest.mark.slow
 def test_words_for_a_metric_that_never_matches_and_a_dry_run_that_is_none():
     with pytest.raises(InputError, match=r"right on none of 40 queries.* does the metric compare"):
         st.select(App(), **settings(metric=lambda *_: 0.0))

@@ -58,6 +58,7 @@ def test_a_good_one_passes_and_a_bad_one_fails(certificate):
         assert (limit.loss.lower > 0.1) == (verdict == "fail")
 
 
+@pytest.mark.slow
 def test_the_order_is_that_of_the_seed():
     runs = [st.check(App(), MINI, **arguments(seed=seed)) for seed in (0, 0, 1)]
     orders = [[pair.new.query for pair in run.pairs] for run in runs]
@@ -190,6 +191,7 @@ def test_an_older_check_answers_too(tmp_path):
     assert 0 < found.num_known == len(found.pairs) - len(of(app, PRO))
 
 
+@pytest.mark.slow
 def test_a_logged_reference_is_never_asked():
     logged = LoggedReference(PRO, [LoggedQuery(f"q{i}", 1, 0.02, 1.0, None) for i in range(Q)])
     app = App()
@@ -219,6 +221,7 @@ def test_a_file_with_the_answers_is_not_asked_either(tmp_path, once):
     assert of(app, PRO) == []
 
 
+@pytest.mark.slow
 def test_a_recheck_says_that_its_reference_is_logged(tmp_path):
     """One answer to each query, however often it is drawn: that is not what it gives on average."""
     logged = LoggedReference(PRO, [LoggedQuery(f"q{i}", 1, 0.02, 1.0, None) for i in range(Q)])
@@ -499,6 +502,7 @@ def regraded(tmp_path):
     return check, num
 
 
+@pytest.mark.slow
 def test_grading_old_outputs_anew_is_on_the_bill(regraded):
     check, num = regraded
     found = check("mini", 9)
@@ -521,6 +525,7 @@ def test_no_more_is_in_flight_than_the_budget_pays_for(tmp_path, looks):
     assert len(app.calls) <= 3
 
 
+@pytest.mark.slow
 def test_grades_that_took_the_budget_leave_none_for_calls(regraded):
     check, num = regraded
     found = check("mini", 1)

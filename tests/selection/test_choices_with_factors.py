@@ -78,6 +78,7 @@ def test_lists_of_choices_and_other_threads_are_the_same(result):
     assert [*found.history] == [*result.history]
 
 
+@pytest.mark.slow
 def test_a_rule_reads_where_an_llm_runs():
     """Mini runs in the US alone, so the next best is chosen."""
     regions = {"nano": "eu", "mini": "us", "pro": "eu"}

@@ -97,6 +97,7 @@ def test_a_new_llm_is_all_that_is_asked(tmp_path):
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_may_not_be_chosen_any_more_stands_in_for_nothing(tmp_path):
     """June's choice is forbidden in July: it is no row of the front, and no fallback."""
     first(tmp_path)
@@ -164,6 +165,7 @@ def test_an_llm_may_go(tmp_path):
     assert known["num_others"] == 9 - 4
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_june")
 def test_a_threshold_may_change(tmp_path):
     app, result = july(tmp_path, max_quality_loss=0.5)
@@ -195,6 +197,7 @@ def test_new_prices_may_lead_to_another_choice(tmp_path):
     assert not set(before.calls) & set(app.calls)
 
 
+@pytest.mark.slow
 def test_the_prices_of_a_run_are_kept(tmp_path):
     first(tmp_path, Tokens(), prices=prices())
     kept = json.loads((tmp_path / "june" / "prices.json").read_text())["prices"]
@@ -369,6 +372,7 @@ def test_a_part_of_a_run_is_named_as_such(tmp_path):
         st.select(App(), **settings(continue_from=part))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_june")
 def test_a_directory_keeps_what_it_continues_from(tmp_path):
     july(tmp_path)
@@ -537,6 +541,7 @@ def test_attempts_that_failed_cost_what_they_did():
     assert found.cost_usd == pytest.approx(0.4 + 0.2 + 0.6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeat", [True, False])
 def test_equal_answers_count_as_often_as_they_came_where_answers_vary(tmp_path, repeat):
     """If those that agree were one, a system that is right 8 times of 10 would seem 50%."""

@@ -125,6 +125,7 @@ def test_a_killed_worker_loses_its_calls_and_nothing_else(tmp_path, expected, ca
     assert result_of_run(read_run(run_dir)).bill.num_lost == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_run_dir", [False, True])
 def test_calls_that_are_lost_in_the_reference_leave_less_for_the_search(
     tmp_path, monkeypatch, with_run_dir

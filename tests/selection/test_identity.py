@@ -157,6 +157,7 @@ def test_another_metric_grades_the_kept_outputs_for_nothing(tmp_path, holdout):
         assert july.held_out is None
 
 
+@pytest.mark.slow
 def test_a_mended_metric_does_not_keep_its_old_grades(tmp_path):
     """The reference was never right: the search has not begun, and its answers are paid for."""
     before = App()
@@ -376,6 +377,7 @@ def test_queries_that_are_no_plain_data_are_continued_from(tmp_path):
     assert july.report["known"]["sources"][0]["left_out"]["no_query"] > 0
 
 
+@pytest.mark.slow
 def test_files_are_known_by_what_they_hold(tmp_path):
     (tmp_path / "data").mkdir()
     paths = [tmp_path / "data" / f"{i}.txt" for i in range(40)]

@@ -108,6 +108,7 @@ def test_published_prices_of_a_check_have_their_own_day(tmp_path, monkeypatch):
     assert {one.cost_usd for one in check(0.5).paid} == {1_000 * 10e-6 + 100 * 40e-6}
 
 
+@pytest.mark.slow
 def test_pilots_have_the_day_of_the_run(tmp_path, monkeypatch):
     def app(models, text):
         return text.upper(), dict.fromkeys(models, (1_000, 100))
@@ -165,6 +166,7 @@ def prices_of_o3(result):
     return price["at"], price["input_usd_per_mtok"], result.problem.reference_cost_usd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dry_run", [False, True, "pilot"])
 def test_a_price_list_is_not_changed_by_a_run_that_goes_on(tmp_path, monkeypatch, dry_run):
     def app(_, text):

@@ -77,6 +77,7 @@ def test_a_wrong_name_ends_the_selection_before_the_reference_is_paid():
     assert len(app.calls) == 2  # pro, nano
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_not_the_cheapest():
     """A free failure once was: then all that was near it failed, and the reference was kept."""
     app = App()
@@ -99,6 +100,7 @@ def test_nothing_works():
         st.select(breaks, **settings(metric=exactly, on_error="zero"))
 
 
+@pytest.mark.slow
 def test_an_outcome_that_the_app_does_not_say_is_missed_by_the_first_run(tmp_path):
     app, says = App(), False
 
@@ -187,6 +189,7 @@ def test_the_search_ends_near_its_budget_at_any_concurrency(concurrency, width):
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_held_out_queries_are_reserved_at_what_the_choice_may_cost():
     app = App()
     changes = {"max_quality_loss": None, "objective": "quality", "holdout": 0.25}
@@ -316,6 +319,7 @@ def test_a_price_list_of_today_resumes_on_a_later_day(tmp_path, monkeypatch):
     assert again.prices == first.prices
 
 
+@pytest.mark.slow
 def test_published_prices_that_are_used_are_shown():
     def app(models, text):
         return App.answer(dict.fromkeys(models, "pro"), text), dict.fromkeys(models, (500, 250))

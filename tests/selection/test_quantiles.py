@@ -43,6 +43,7 @@ def test_a_tail_is_too_long_although_the_mean_is_fine():
     assert result.problem.reference_outcomes == {"latency_s": pytest.approx(0.74375), TAIL: 79 / 80}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outcome", ["cost_usd", "quality"])
 def test_cost_and_quality_have_quantiles_too(outcome):
     """All runs of mini cost 0.002 USD, and all are right."""
@@ -50,6 +51,7 @@ def test_cost_and_quality_have_quantiles_too(outcome):
     assert selected(text).choice == {"answer": "mini" if outcome == "cost_usd" else "nano"}
 
 
+@pytest.mark.slow
 def test_a_share_of_runs_is_shown_as_one():
     result = selected(TAIL)
     number = len({one.query for one in result.history if one.theta == result.recommendation.theta})
@@ -62,6 +64,7 @@ def test_a_share_of_runs_is_shown_as_one():
     assert row["choice"]["latency_s"] == pytest.approx((2 * 20 + 78 * 0.5) / Q)
 
 
+@pytest.mark.slow
 def test_a_reference_whose_tail_is_too_long_is_told():
     result = selected("p99(latency_s) <= 8")
     assert result.choice == {"answer": "pro"}

@@ -181,6 +181,7 @@ def test_a_look_that_was_stopped_with_calls_in_flight_goes_on_with_fewer_draws(t
     assert [pair.new.request for pair in found.pairs[:25]] == of_draws[: len(found.pairs)]
 
 
+@pytest.mark.slow
 def test_what_a_search_chose_by_says_nothing_of_its_choice(tmp_path):
     provider = Provider(1.0)
     data = [(f"query {i}", f"QUERY {i}") for i in range(60)]
@@ -210,6 +211,7 @@ def test_money_ends_a_look_and_the_next_one_goes_on(tmp_path):
     assert len(found.pairs) == 16
 
 
+@pytest.mark.slow
 def test_beside_a_reference(tmp_path):
     provider = Provider()
     settings = {"min_quality": None, "max_quality_loss": 0.1, "reference": {"answer": "pro"}}
@@ -364,6 +366,7 @@ def test_traces_of_one_time_are_no_alarm():
         assert again.pairs == found.pairs
 
 
+@pytest.mark.slow
 def test_what_grading_anew_has_cost_is_of_the_first_day(tmp_path):
     """It is in no later day's budget; else these make no draw, and lose those that were made."""
     data = [(i, str(i)) for i in range(40)]

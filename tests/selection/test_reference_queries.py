@@ -56,6 +56,7 @@ def test_the_sample_is_that_of_the_seed_and_is_asked_in_order():
         assert len(sample) == 10
 
 
+@pytest.mark.slow
 def test_second_answers_are_those_of_the_sample():
     app = App()
     result = st.select(app, **least(repeats=30))
@@ -65,6 +66,7 @@ def test_second_answers_are_those_of_the_sample():
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_loss_is_proven_by_a_sample():
     app = App()
     result = st.select(app, **arguments(reference_queries=40))
@@ -173,6 +175,7 @@ def test_another_number_is_told(tmp_path):
         st.select(App(), **arguments(run_dir=tmp_path, reference_queries=50))
 
 
+@pytest.mark.slow
 def test_pilots_are_paid_once(tmp_path):
     app = App()
     st.select(app, **least(run_dir=tmp_path, dry_run="pilot"))
@@ -236,6 +239,7 @@ def test_seeds_are_one_group_and_a_run_is_read_again(tmp_path):
     assert [len(runs) for runs in groups.values()] == [2]
 
 
+@pytest.mark.slow
 def test_savings_are_as_sure_as_the_sample():
     def app(models, text):  # its price depends on the query
         output, usd = App.answer(models, text), App.cost(models)
@@ -253,6 +257,7 @@ def test_savings_are_as_sure_as_the_sample():
     assert varies.upper > saved.upper
 
 
+@pytest.mark.slow
 def test_only_queries_that_both_answered_are_compared():
     def app(models, text):  # the others are right where the reference is not
         is_right = (int(text.split()[1]) % 2 == 0) == (tuple(models.values()) == PRO)
@@ -278,6 +283,7 @@ def test_a_reference_that_is_kept_is_in_doubt():
     )
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_never_right_ends_no_search_that_does_not_need_it():
     def app(models, text):
         is_right = tuple(models.values()) != PRO

@@ -88,6 +88,7 @@ def app_until(number, error):
     return app
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: str(error)[-20:])
 @pytest.mark.parametrize("on_error", ["zero", "retry"])
 def test_it_ends_the_search_and_the_same_call_goes_on(tmp_path, error, on_error):
@@ -100,6 +101,7 @@ def test_it_ends_the_search_and_the_same_call_goes_on(tmp_path, error, on_error)
     assert all(o.quality == 1 for o in result.history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", OTHERS, ids=lambda error: str(error)[-20:])
 def test_other_errors_stay_answers(tmp_path, error):
     result = search_of(app_until(25, error), tmp_path, on_error="zero")

@@ -167,6 +167,7 @@ def test_what_a_judge_was_paid_when_it_raised_is_in_the_bill(tmp_path):
     assert result.budget_usd <= settings()["budget_usd"] - 0.25
 
 
+@pytest.mark.slow
 def test_a_judge_that_grades_nothing_is_in_the_bill(tmp_path):
     """Also what was left out is told, and what was paid for it, if no old answer is known."""
     select(App(), run_dir=tmp_path / "june")

@@ -85,6 +85,7 @@ def paid(result):
     return usd - math.fsum(o.cost_usd for o in result.repeats or ()) + result.surplus_usd
 
 
+@pytest.mark.slow
 def test_the_choice_and_the_bill_of_a_selection():
     app = App()
     result = st.select(app, **settings(metric=exactly, holdout=0.1))
@@ -100,6 +101,7 @@ def test_the_choice_and_the_bill_of_a_selection():
     assert result.queries == [text for text in result.queries if ("x", text) not in app.calls]
 
 
+@pytest.mark.slow
 def test_the_search_does_not_see_the_held_out_queries():
     app = App()
     result = st.select(app, **settings(metric=exactly, holdout=0.25))
@@ -197,6 +199,7 @@ def test_a_larger_budget_goes_on(tmp_path):
     assert ("pro", "pro") not in {llms for llms, _ in app.calls}
 
 
+@pytest.mark.slow
 def test_an_app_may_enter_another_folder(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     app = App()
@@ -252,6 +255,7 @@ def test_a_resumed_run_keeps_the_day_of_its_prices(tmp_path):
         st.select(app, **arguments, prices=st.PriceList(own, at=date(2026, 2, 1)))
 
 
+@pytest.mark.slow
 def test_an_app_that_grades_itself():
     def graded(models, text):
         return exactly(text.upper(), App.answer(models, text)), App.cost(models)
@@ -263,6 +267,7 @@ def test_an_app_that_grades_itself():
     assert result.expected is None
 
 
+@pytest.mark.slow
 def test_a_reference_that_fails_is_told(caplog):
     def fails_at_seven(models, text):
         if text == "query 7":
@@ -285,6 +290,7 @@ def test_a_reference_that_only_fails_is_no_fault_of_the_metric():
         st.select(fails, **settings(metric=exactly, on_error="zero", base="nano"))
 
 
+@pytest.mark.slow
 def test_outputs_are_kept_by_configuration_and_query():
     result = st.select(App(), **settings(metric=exactly, holdout=0.1))
     for observation in result.history:
@@ -306,6 +312,7 @@ def test_outputs_are_there_after_a_resume_too(tmp_path):
     assert again.answers == first.answers
 
 
+@pytest.mark.slow
 def test_result_json_has_all_that_was_measured(tmp_path):
     how = {"run_dir": tmp_path, "holdout": 0.1, "repeats": 5}
     result = st.select(app := App(), **settings(metric=exactly, **how))
@@ -320,6 +327,7 @@ def test_result_json_has_all_that_was_measured(tmp_path):
     assert written["held_out"]["num_queries"] == 4
 
 
+@pytest.mark.slow
 def test_a_report_does_not_take_the_reference_for_a_run(tmp_path):
     st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "a", holdout=0.1))
     groups, remarks = load_runs(tmp_path)
@@ -347,6 +355,7 @@ def test_an_endpoint_that_two_selections_share_listens_until_the_last_ends():
         assert endpoint.is_started
 
 
+@pytest.mark.slow
 def test_a_least_quality_instead_of_a_loss():
     result = st.select(App(), **settings(metric=exactly, max_quality_loss=None, min_quality=0.5))
     assert result.problem.s_0 == 0.5
@@ -354,6 +363,7 @@ def test_a_least_quality_instead_of_a_loss():
     assert result.choice["plan"] == "nano" or result.choice["solve"] == "nano"
 
 
+@pytest.mark.slow
 def test_latency_is_measured_and_relative_constraints_know_the_reference():
     def app(models, text):
         return {
@@ -552,6 +562,7 @@ def test_an_app_that_returns_something_else_is_told_so(returned, message):
         st.select(lambda *_: returned, **settings())
 
 
+@pytest.mark.slow
 def test_plan_and_result_count_what_may_be_chosen():
     listed = [{"plan": llm, "solve": "pro"} for llm in PRICE]
     given = settings(metric=exactly, allowed=listed)

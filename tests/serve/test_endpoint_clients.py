@@ -91,11 +91,13 @@ def test_tools_and_images_pass(client, query, upstream, stream):
     check_bill(query, upstream)
 
 
+@pytest.mark.slow
 def test_openai_responses(client, query, upstream):
     assert client.responses.create(model="scope/planner", input="hi").output_text == SAID
     check_bill(query, upstream)
 
 
+@pytest.mark.slow
 def test_openai_responses_streamed(client, query, upstream):
     with client.responses.stream(model="scope/planner", input="hi") as stream:
         kinds = [event.type for event in stream]
@@ -124,6 +126,7 @@ def test_openai_async_with_one_client_for_all_queries(endpoint, upstream):
     assert endpoint.ledger.cost_usd == pytest.approx(upstream.usd_by_tag()[""], abs=1e-15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["httpx", "openai"])
 def test_one_client_of_eight_threads(endpoint, upstream, kind):
     """Each thread has a query of its own in its context."""

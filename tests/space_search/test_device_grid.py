@@ -48,6 +48,7 @@ def test_random_sequences(sizes, kernel, device):
     driven.check_each_query()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("followed", [False, True])
 @pytest.mark.parametrize("lam", [1e-6, 1e-2])
 def test_variances_made_anew_or_followed(lam, followed, monkeypatch, device):

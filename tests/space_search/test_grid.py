@@ -215,6 +215,7 @@ def test_few_variances_are_needed(lam, followed, monkeypatch, device):
     driven.check_each_query()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(5, 4, 5), (3, 3, 2, 3)])
 def test_what_decides_nothing_is_lowered_too(sizes, device):
     """Upper bounds fall with the variance where none was ever made exact: never below, and near."""

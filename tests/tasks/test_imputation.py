@@ -124,6 +124,7 @@ def test_restaurant_names_counts_and_absent_files(tmp_path):
         restaurant("absent")
 
 
+@pytest.mark.slow
 def test_real_restaurant(real_folder):
     folder = real_folder("restaurant")
     dataset = restaurant(folder)

@@ -97,6 +97,7 @@ def test_a_known_reference_is_not_measured(make):
     assert problem.theta_ref == (0, 1, 2)
 
 
+@pytest.mark.slow
 def test_a_candidate_may_have_factors(make):
     large, low = LLMS[2], f"{LLMS[2]} effort=low temperature=0.5"
     with FakeEndpoint(airport_llm) as endpoint:
@@ -117,6 +118,7 @@ def test_a_refused_reference_is_one_line(make):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_settings_reach_the_client(make, monkeypatch):
     monkeypatch.setenv("AIRPORT_KEY", "sk-airports")
     llm = {"api_key_env": "AIRPORT_KEY", "concurrency": 3, "extra_body": {"cache_prompt": False}}

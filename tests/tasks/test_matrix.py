@@ -208,6 +208,7 @@ def test_a_truth_value_is_no_cost(files):
         matrix_task(**GIVEN, **PATHS)
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused(files):
     (files / "cost.csv").write_bytes(gzip.compress(b"query," + b"a" * 30_000_000))
     with pytest.raises(InputError, match=r"cost\.csv"):

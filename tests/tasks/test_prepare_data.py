@@ -149,6 +149,7 @@ def test_others_say_what_is_missing(tmp_path, capsys, task):
     assert "--check-gold is for bird only" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["tde", "amazon_google", "restaurant"])
 def test_real_data(real_folder, tmp_path, capsys, monkeypatch, task):
     monkeypatch.undo()

@@ -38,6 +38,7 @@ def problem(name):
     return compose_task([f"task={name}"]).problem
 
 
+@pytest.mark.slow
 def test_it_is_complete_and_small(name, content, rows, problem):
     assert len(content) < 3_000_000
     every = itertools.product(problem.llms[0], repeat=3)
@@ -49,6 +50,7 @@ def test_it_is_complete_and_small(name, content, rows, problem):
     assert problem.num_queries == QUERIES[name]
 
 
+@pytest.mark.slow
 def test_costs_are_tokens_times_notional_prices(rows):
     prices = load_llms("local_llms.toml")
     for row in rows:

@@ -112,6 +112,7 @@ def test_makes_no_file(database, tmp_path, statement):
     assert not evil.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sql",
     [
@@ -138,6 +139,7 @@ def test_limits_what_is_fetched(database):
     assert distinct_rows(database, same, SHORT) == {(1,)}
 
 
+@pytest.mark.slow
 def test_leaves_nothing_behind_for_the_next_query(database):
     with pytest.raises(QueryFailed):
         distinct_rows(database, f"{COUNT_UP} SELECT COUNT(*) FROM r", SHORT)
@@ -242,6 +244,7 @@ def wait_until_dead(pid: int) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_process_runs_many_queries(database):
     close_workers()
     for number in range(5):
@@ -280,6 +283,7 @@ def test_signals_for_the_parent_do_not_end_a_query(database):
     assert workers() == pids
 
 
+@pytest.mark.slow
 def test_no_process_outlives_the_metric(database):
     close_workers()
     metric = ExecutionAccuracy(SHORT)

@@ -61,6 +61,7 @@ def in_a_row(size: int) -> list[Span]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [nested, in_a_row])
 @pytest.mark.parametrize(
     "rules", [{}, {"name_of": "top"}, {"module_attribute": "of the last"}, {"most_frequent": True}]
@@ -76,6 +77,7 @@ def test_work_grows_with_the_number_of_spans_and_no_faster(shape, rules):
     assert large < 5 * small  # four times the spans; with all spans around each it was 16 times
 
 
+@pytest.mark.slow
 def test_the_work_of_reading_grows_with_the_size_of_a_file(tmp_path):
     def work(size: int) -> int:
         path = tmp_path / "log.jsonl"

@@ -65,6 +65,7 @@ def test_the_search_is_the_same_and_the_reference_is_not_paid_for():
     assert result.bill.total_usd == pytest.approx(paid, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_probe_does_not_run_what_is_logged():
     """Nothing says where to start, so each LLM answers a query: all but the reference."""
     result, runs = selected(logged(), base=None)
@@ -88,6 +89,7 @@ def test_a_stopped_selection_goes_on(tmp_path):
     assert again.choice == first.choice
 
 
+@pytest.mark.slow
 def test_the_order_of_the_log_need_not_be_that_of_the_data():
     rows = list(reversed(logged().queries))
     rows = [row._replace(quality=float(row.id != "t7")) for row in rows]
@@ -127,6 +129,7 @@ def test_held_out_answers_that_were_paid_for_stay(tmp_path, monkeypatch):
     assert again.bill.amounts == first.bill.amounts
 
 
+@pytest.mark.slow
 def test_a_constraint_on_the_latency_knows_the_reference():
     result, _ = selected(logged(), constraints=["latency_s <= 1.0 cap 10"])
     assert result.problem.reference_outcomes == {"latency_s": 0.5}
@@ -158,6 +161,7 @@ def test_a_log_that_gives_no_threshold_is_refused_before_any_call(changes, told)
         st.select(app, reference=logged(**changes), constraints=["latency_s <= 1"], **settings)
 
 
+@pytest.mark.slow
 def test_the_llms_of_an_incomplete_log_are_measured():
     _, runs = selected(dict(logged(quality=None)))
     assert runs[0] == (("pro", "pro"), QUESTIONS[0])

@@ -98,6 +98,7 @@ def test_where_quality_is_the_objective_nothing_is_called_usd(tmp_path):
     assert found.Scalars("regret")[-1].value == pytest.approx(result.summary()["regret"])
 
 
+@pytest.mark.slow
 def test_the_bar_says_what_the_gap_is(monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):

@@ -168,6 +168,7 @@ def test_candidates_files_and_page_are_read_back(task, tmp_path):
     assert str(result).splitlines()[0] in Path(paths["report.html"]).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_run_is_finished_when_the_search_fails(task, tmp_path):
     problem, evaluator, _ = task
@@ -233,6 +234,7 @@ def numbers(found: list[Any]) -> list[dict[str, float]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_interrupted_run_is_told_as_far_as_it_went(task, tmp_path, monkeypatch):
     problem, evaluator, _ = task
@@ -300,6 +302,7 @@ def _of_tracker(caplog):
     return [one for one in caplog.records if one.name == "scope_torch.tracking.wandb"]
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_answer_is_told_before_anything_is_paid(
     tmp_path, monkeypatch, caplog
 ):
