@@ -100,6 +100,7 @@ def test_check_returns_python_ints():
     assert all(type(code) is int for code in checked)
 
 
+@pytest.mark.slow
 @given(SIZES, st.data())
 def test_neighbours_are_theta_1(sizes, data):
     base = data.draw(st.sampled_from(all_codes(sizes)))
@@ -167,6 +168,7 @@ def test_splitmix64_published_vector():
     assert [x & MASK for x in splitmix64(states).tolist()] == expected
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**70), st.lists(st.integers(0, 10**7), min_size=2, max_size=20, unique=True))
 def test_tie_rank_orders_by_the_unsigned_hash(seed, indices):
     keys = tie_rank(torch.tensor(indices), seed).tolist()
@@ -180,6 +182,7 @@ def argmin_tied(values, scale, seed):
     return first_tied((values <= best + tie_width(best, scale)).nonzero()[:, 0], seed)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(0, 2**40))
 def test_argmin_tied_is_the_least_key_among_the_least(values, seed):
     tensor = torch.tensor(values, dtype=torch.float64)

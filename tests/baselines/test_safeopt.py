@@ -369,6 +369,7 @@ def test_an_unfinished_evaluation_changes_nothing():
     assert list(optimizer.ask()) == []
 
 
+@pytest.mark.slow
 def test_finds_something_cheaper_that_is_feasible():
     for seed in range(2):
         task = make_task(seed, (4, 4, 4), 8)

@@ -23,6 +23,7 @@ def naive_detector(differences, worst):
     return found
 
 
+@pytest.mark.slow
 def test_it_is_the_sum_over_all_starts():
     rng = np.random.default_rng(3)
     for worst in (0.2, 1.0, 40.0):

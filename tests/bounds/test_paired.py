@@ -74,6 +74,7 @@ def test_a_level_that_every_outcome_reaches_needs_no_bet():
     assert quality([1.0, 0.5], None).verdict(1.0, 0.05, 0.05) == (False, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps_low", [False, True])
 @pytest.mark.parametrize("num_queries", [None, 200])
 @pytest.mark.parametrize("is_relative", [False, True])

@@ -131,6 +131,7 @@ def test_a_replicate_is_a_draw_of_its_own_and_always_the_same():
         assert observed.replicate == replicate
 
 
+@pytest.mark.slow
 def test_every_seed_gives_draws_of_its_own():
     """Relative noise of cost, which does not depend on the draw of the world."""
     draws = {}
@@ -262,6 +263,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(failing, tmp_path, compu
     assert failing == "directory" or list(directory.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_writers_at_the_same_time_do_not_clash(tmp_path, monkeypatch):
     """All begin to write before one ends, as processes of a sweep may."""
     together, real = threading.Barrier(4), np.save

@@ -38,6 +38,7 @@ def tables(world: World) -> list[torch.Tensor]:
     return [v.expand(world.space.size, world.num_queries).cpu() for v in values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "split", "randomness"),
     [(FAMILIES[i // 2], *SETTINGS[(i + i // 4) % 4]) for i in range(8)],  # twice each

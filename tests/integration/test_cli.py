@@ -249,6 +249,7 @@ def test_report_without_runs(monkeypatch, tmp_path, capsys):
     assert "no finished run" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "named"),
     [
@@ -314,6 +315,7 @@ def _never(column: str):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mutate", "named"),
     [
@@ -354,6 +356,7 @@ def test_drop_queries_keeps_the_complete_ones(cli, table_arguments, tmp_path):
     assert 0 < result["num_queries"] < 11
 
 
+@pytest.mark.slow
 def test_recorded_task_without_data_says_where_to_get_it(cli):
     status, _, err = cli("task=hotpotqa")
     assert status == 2

@@ -122,6 +122,7 @@ def test_simulated_latency(cli):
     assert result["true_latency_s"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -129,6 +129,7 @@ def _one_job(arguments, tmp_path):
         return hydra.compose("config", overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [p for p in TEXTS if any(commands(p))], ids=name_of)
 def test_commands_of_a_page_have_keys_that_exist(page, tmp_path):
     if page in HOW_TOS:

@@ -180,6 +180,7 @@ def test_a_failed_job_leaves_its_traceback_and_the_others_run(cli, monkeypatch, 
     assert not list(Path("outputs").rglob("error.log"))
 
 
+@pytest.mark.slow
 def test_deployment_without_held_out_queries_is_refused(cli):
     status, _, err = cli("task=synthetic", "deploy=true", "budget_usd=0.1")
     assert status == 2

@@ -26,6 +26,7 @@ def test_a_search_on_matrices(cli, tmp_path):
     assert result["true_latency_s"] < 0.9
 
 
+@pytest.mark.slow
 def test_a_path_that_is_not_given_is_named(cli):
     status, _, err = cli("task=matrix", "task.reference=[pro,pro]")
     assert status == 2

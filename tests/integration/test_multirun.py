@@ -82,6 +82,7 @@ def test_every_method_is_one_job_and_one_without_its_extra_fails_alone(cli, monk
     assert str(log.parent) in err
 
 
+@pytest.mark.slow
 def test_a_single_run_with_a_wrong_value_leaves_no_directory(cli):
     status, _, err = cli("task=synthetic", "method=scope", "method.alpha=7")
     assert status == 2

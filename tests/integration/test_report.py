@@ -325,6 +325,7 @@ def test_what_nobody_knows_of_a_choice_is_left_open(outputs, no_figures):
     assert found["holes"]["feasible_runs"] == found["best"]["quality_lost_runs"] == "0"
 
 
+@pytest.mark.slow
 def test_a_free_optimum_is_not_reached_by_all(outputs, no_figures):
     free = {"task": "free", "optimal_cost_usd": 0.0}
     copied(outputs, "scope", outputs / "free" / "scope", **free)

@@ -135,6 +135,7 @@ def test_one_row_is_made_again_beside_that_of_the_file(planned, monkeypatch, cap
     assert planned.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_row_that_is_not_planned_is_refused_with_those_that_are(planned, monkeypatch, capsys):
     for wrong, said in (
         (["--only", "main", "--row", "synthetic scope 100 10"], "synthetic scope_joint 100 10"),

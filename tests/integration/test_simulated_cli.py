@@ -73,6 +73,7 @@ def test_a_search_that_cannot_deploy_does_not_begin(cli):
     assert not list(Path("outputs").rglob("journal.jsonl"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argument", "named"),
     [

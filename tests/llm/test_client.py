@@ -318,6 +318,7 @@ def test_statuses_that_do_not_pass(status, fatal, named):
     assert "times" not in str(error)
 
 
+@pytest.mark.slow
 def test_waits_between_attempts():
     naps = []
 

@@ -185,6 +185,7 @@ def test_the_upper_estimate_follows_the_extra_body(extra, limit, more_prompt):
     assert most_of_call(ChatCall("a:online", (), 9), extra).refers  # as at the endpoint
 
 
+@pytest.mark.slow
 def test_a_long_run_of_backslashes_is_searched_in_linear_time(monkeypatch):
     """Eight times the text took 64 times as long, in a regular expression that nothing stops."""
     monkeypatch.setenv("TEST_LLM_CREDENTIAL", KEY)

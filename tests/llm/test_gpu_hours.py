@@ -164,6 +164,7 @@ def test_bill_and_plan_name_the_machine():
     assert "local 0" not in str(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [True, False])
 def test_an_application_says_its_seconds(machine):
     """Modules on machines cost seconds, others tokens; a module without calls costs nothing."""

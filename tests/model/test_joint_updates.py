@@ -108,6 +108,7 @@ def grown(history, rho):
     return surrogate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [surrogate_of, grown])
 def test_what_is_kept_keeps_its_values(make):
     """A candidate goes on while the surrogate takes in its observations, and those of others."""

@@ -53,6 +53,7 @@ def steps(history):
         yield [row]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", RHOS)
 def test_averages_step_by_step(rho, device):
     history = random_history(1, count=100)

@@ -81,6 +81,7 @@ def test_a_fork_while_the_event_loop_is_looked_up():
     assert python(code) == "0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="POSIX")
 def test_a_forked_child_holds_no_lock_and_no_port(tmp_path):
     """A worker of a pool lives on when its search has ended, or was killed."""

@@ -244,6 +244,7 @@ def test_the_handler_is_only_put_where_python_has_its_own():
         signal.signal(signal.SIGINT, default)
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_says_where_it_stands(cli, monkeypatch):
     left = [20]
 

@@ -333,6 +333,7 @@ def test_scope_without_a_trace_is_shown():
     assert "Keep the reference" in str(result)
 
 
+@pytest.mark.slow
 def test_a_row_that_a_phone_stacks_names_each_of_its_cells(tmp_path):
     """The style shows these names where it hides the head of the table."""
     price = {"mini": 1e-4, "pro": 1e-2}

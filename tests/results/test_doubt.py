@@ -166,6 +166,7 @@ def test_a_failed_held_out_run_breaks_a_constraint():
     assert "steps <= 5 cap 10 (10 on average)" in doubt_of(told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("usd", "wrong", "expected"),
     [

@@ -37,6 +37,7 @@ def found_in(result, number):
     return fallbacks_of(result.evidence, result.recommendation, number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ALL)
 def test_each_is_known_to_be_feasible(made):
     """Known by a plain loop over its answers, or theta_0; the truth agrees."""
@@ -284,6 +285,7 @@ def test_damaged_fallbacks(tmp_path, fallbacks):
         load_chain(tmp_path / "models.json")
 
 
+@pytest.mark.slow
 def test_a_reference_whose_sample_is_below_the_least_quality_is_none(tmp_path, caplog):
     def app(models, number):
         right, usd = {"mini": (9, 0.001), "pro": (6, 0.01)}[models["a"]]

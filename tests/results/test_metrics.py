@@ -84,6 +84,7 @@ def test_violation_is_zero_at_zero_even_from_an_infeasible_start():
     assert curve.best_feasible_cost(1.0) == 1
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.integers(1, 8))
 def test_best_feasible_cost_never_rises_and_violation_is_a_fraction(seed, steps):
     curve, budgets = random_curve(seed, steps), np.linspace(0, 3, 40)

@@ -36,6 +36,7 @@ def held_out(number):
     return HeldOut(number, *sides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("make", [*RESULTS, random_search, kept])
 def test_six_short_lines(make, more):

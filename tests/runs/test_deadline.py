@@ -76,6 +76,7 @@ def test_it_ends_when_the_time_is_over_and_goes_on_later(tmp_path, seconds):
     assert (longer.stop_reason, longer.choice) == (WHOLE.stop_reason, WHOLE.choice)
 
 
+@pytest.mark.slow
 def test_what_it_was_when_time_was_over_says_nothing_of_a_search_that_goes_on(tmp_path):
     """Else the page has the new choice beside the old one's numbers, and calls a crash an end."""
     searched(Clock(), NUMBER // 2, tmp_path)
@@ -119,6 +120,7 @@ def test_a_call_that_failed_is_not_made_again_after_it(tmp_path):
     assert list(searched(Clock(), None, tmp_path).history) == list(WHOLE.history)
 
 
+@pytest.mark.slow
 def test_calls_in_flight_are_waited_for_and_kept(tmp_path):
     clock = Clock()
     cut = searched(clock, 20, tmp_path, concurrency=4)

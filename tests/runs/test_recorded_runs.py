@@ -123,6 +123,7 @@ def test_a_running_run_is_read_along(tmp_path):
     assert numbers[0] < numbers[-1]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_it_is_read_has_lost_no_lines(tmp_path, monkeypatch):
     class Interrupted(Callback):
         def observed(self, observation, spend_usd):

@@ -99,6 +99,7 @@ def test_a_finished_run_is_replayed_for_nothing(tmp_path):
     assert stable(second.summary()) == stable(first.summary())
 
 
+@pytest.mark.slow
 def test_threads_in_flight_when_one_fails_are_not_paid_twice(tmp_path):
     paid: Counter = Counter()
     numbers, failing = itertools.count(1), {6, 14, 22, 30}  # never two of them in one batch
@@ -157,6 +158,7 @@ def test_a_larger_budget_continues_the_run(tmp_path, concurrency):
     assert not three.paid
 
 
+@pytest.mark.slow
 def test_a_larger_budget_that_cannot_begin_takes_no_result_away(tmp_path):
     class OutOfReach(Callback):
         def start(self, *_):

@@ -99,6 +99,7 @@ def test_the_safe_rows_are_those_of_a_naive_computation(name, seed):
             assert task.mean_quality[p.space.index_of(row.theta)] == pytest.approx(row.quality)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["scope", "scope_joint", "scope_front"])
 def test_the_rows_that_look_best_are_those_of_the_means(name):
     task = make_task(1)
@@ -119,6 +120,7 @@ def test_the_rows_that_look_best_are_those_of_the_means(name):
         assert rows[0].cost_usd <= good[best] * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "seed", "num_queries", "epsilon", "budget"),
     [(make_scope, 19, 20, 0.2, 1.8), (make_scope_joint, 14, 40, 0.05, 1.3)],

@@ -109,6 +109,7 @@ def test_finds_the_exact_front_with_several_candidates_open(seed, in_flight):
     check_turns(optimizer, told)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_flight", [2, 16])
 def test_holes_and_free_llms(in_flight):
     task = KnownTask.random(3, (3, 3), 12, graded=False)

@@ -65,6 +65,7 @@ def test_nothing_that_is_dearer_by_its_own_answers_replaces_the_reference(world,
     assert "dearer" not in str(result)
 
 
+@pytest.mark.slow
 def test_what_replaced_too_early_is_withdrawn():
     trace = [row for world in MODEL_IS_WRONG for row in searched(*world, **AS_BEFORE).trace]
     withdrawn = [index for index, row in enumerate(trace) if row.event == "withdrawn"]

@@ -164,6 +164,7 @@ def true_cost(task: Task, theta: tuple[int, ...]) -> float:
     return float(task.table.cost_usd[theta].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gap_tolerance", "batch_size"), [(0.0, 1), (0.0, 3), (None, 1)])
 @pytest.mark.parametrize("seed", range(4))
 def test_gap_and_certificate_are_valid_while_the_bounds_hold(seed, gap_tolerance, batch_size):
@@ -255,6 +256,7 @@ def test_what_is_skipped_would_be_pruned_after_one_observation():
     assert np.mean(pruned) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_a_search_that_ends_has_found_the_optimum(case):
     task, (result, _) = both_modes(*case)
@@ -292,6 +294,7 @@ def test_skipping_reaches_what_the_letter_reaches_for_no_more():
     assert skipped < 0.9 * paid
 
 
+@pytest.mark.slow
 def test_gap_tolerance_stops_the_same_run_early():
     task = make_task(1, (3, 3), 6)
     full, tight, early = (search(task, 1, gap_tolerance=tolerance) for tolerance in (0, 1e-12, 0.5))

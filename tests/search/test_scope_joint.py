@@ -44,6 +44,7 @@ def test_finds_the_optimum_for_less_than_scope(seed):
     assert spent[make_scope_joint] < spent[make_scope]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 4, None])
 def test_what_is_certified_is_feasible_at_any_batch_size(batch_size):
     task = make_task(3, (4, 3), 12, graded=False)
@@ -138,6 +139,7 @@ def test_the_search_goes_on_with_wider_bounds_where_nothing_was_left():
     assert cost[2] == task.best_cost < cost[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("free", [{0, 1, 2, 3}, {0, 1, 2}, {0, 2}, {3}])
 def test_free_llms_beat_the_reference(free, seed):

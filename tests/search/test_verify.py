@@ -261,6 +261,7 @@ def test_calibrate_ends_once_it_has_enough(right, expected):
     assert len(asked) == expected
 
 
+@pytest.mark.slow
 def test_calibrate_of_a_search_looks_at_a_few_queries():
     table = misleading_table(0)
     problem = table.problem("misleading", ("frontier",) * 3, 0.1)

@@ -43,6 +43,7 @@ def module_of_somebody_else(tmp_path, monkeypatch, cli):
 SMALL = ["task=synthetic", "task.num_queries=5", "budget_usd=0.02"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "target"),
     [("tracking", "others.Mine"), ("kernel", "others"), ("task", "others.mine"),
@@ -67,6 +68,7 @@ def test_a_config_cannot_allow_itself(others):
     assert not Path("imported").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "allowed"), [("others.Mine", "others"), ("others.mine", "else, others")]
 )
@@ -124,6 +126,7 @@ def test_no_experiment_leads_out_of_the_output_directory(name):
         run_dir(OmegaConf.create({**names, "experiment": name}), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "name"), [("task.name", "../x"), ("method.name", "/abs")])
 def test_names_do_not_lead_out_of_the_output_directory(cli, tmp_path, key, name):
     before = everything(tmp_path.parent)

@@ -97,6 +97,7 @@ def test_where_there_is_nothing_to_choose_nothing_is_paid(allowed, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [None, partial(st.make_scope, base="mini")])
 def test_where_tensors_are_made_elsewhere_by_default_nothing_is_paid(optimizer, tmp_path):
     app, given = App(), settings(run_dir=tmp_path / "run", optimizer=optimizer)

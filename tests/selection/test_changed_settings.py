@@ -68,6 +68,7 @@ def test_a_changed_setting_is_told_as_its_user_wrote_it(done, changes, told):
         assert internal not in text
 
 
+@pytest.mark.slow
 def test_a_check_is_told_in_its_own_words(tmp_path):
     def check(loss):
         app, old, new = App(), {"plan": "pro", "solve": "pro"}, {"plan": "mini", "solve": "mini"}

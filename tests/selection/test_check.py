@@ -124,6 +124,7 @@ def test_an_interrupted_check_goes_on(tmp_path):
     assert again.calls == []
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_in_its_directory(tmp_path):
     st.check(App(), MINI, **arguments(run_dir=tmp_path))
     with pytest.raises(InputError, match="delta"):
@@ -184,6 +185,7 @@ def test_fixed_answers_of_a_search_are_not_asked_again(tmp_path):
     assert len(of(app, MINI)) < len(alone.pairs)
 
 
+@pytest.mark.slow
 def test_an_older_check_answers_too(tmp_path):
     st.check(App(), NANO, **arguments(run_dir=tmp_path))
     app = App()
@@ -351,6 +353,7 @@ def test_a_tail_is_too_long_although_the_mean_is_fine(certificate):
     assert of("p70(cost_usd) <= 0.0001").verdict == "fail"
 
 
+@pytest.mark.slow
 def test_a_log_without_the_latency_is_refused_before_the_first_call():
     logged = LoggedReference(PRO, [LoggedQuery(f"q{i}", 1, 0.02, 1.0, None) for i in range(Q)])
     app, limits = Timed(), ["latency_s <= 2 * reference cap 10"]

@@ -223,6 +223,7 @@ def test_beside_a_reference(tmp_path):
     assert "times the reference" in str(look(provider, tmp_path, draws=1, **settings))
 
 
+@pytest.mark.slow
 def test_the_reference_may_fall_with_it(tmp_path):
     """A bound relative to the reference is about the two, not about the questions."""
     provider = Provider(0.5)

@@ -270,6 +270,7 @@ def test_only_queries_that_both_answered_are_compared():
     assert found <= asked
 
 
+@pytest.mark.slow
 def test_a_reference_that_is_kept_is_in_doubt():
     def app(models, text):
         is_right = tuple(models.values()) == PRO

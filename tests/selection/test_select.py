@@ -387,6 +387,7 @@ def test_a_bound_relative_to_the_reference_takes_any_cap():
         assert "9 configurations" in str(plan)
 
 
+@pytest.mark.slow
 def test_the_best_quality_for_a_price():
     limit = "cost_usd <= 0.001 cap 0.03"
     arguments = settings(metric=exactly, max_quality_loss=None, objective="quality")
@@ -466,6 +467,7 @@ def test_a_reference_that_costs_too_much_is_stopped_after_five_queries(tmp_path)
     assert len(set(app.calls)) == len(app.calls)
 
 
+@pytest.mark.slow
 def test_without_a_common_llm_the_search_starts_anywhere():
     models = {"plan": ["nano", "pro"], "solve": ["mini", "pro"]}
     app = App()

@@ -104,6 +104,7 @@ def test_a_surplus_reply_answers_no_other_request(when):
     assert query.ledger.cost_usd == pytest.approx(6 * usd_of(3, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "reply", [bomb, spaces, lambda: bomb(400), lambda: spaces(500), layers],
     ids=["gzip bomb", "endless", "gzip bomb as an error", "endless error", "packed twice"],
@@ -209,6 +210,7 @@ def said(stream: bytes) -> str:
     return "".join(c["delta"].get("content", "") for k in chunks for c in k.get("choices", ()))
 
 
+@pytest.mark.slow
 def test_an_event_without_end_is_given_up():
     pieces = [STREAM_HEAD + b"\r\n", *[b"data: " + b"x" * (1 << 20)] * 9, CUT]
     with (

@@ -243,6 +243,7 @@ def test_headers_of_the_account_stay_here(monkeypatch):
     assert query_string("beta=true&api_key=a&key=b&x=&access_token=c") == "beta=true&x="
 
 
+@pytest.mark.slow
 def test_a_ledger_is_safe_in_threads():
     ledger = Ledger()
 

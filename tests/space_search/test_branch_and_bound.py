@@ -118,6 +118,7 @@ def random_search(seed, max_nodes, sizes=(6, 5, 6, 5), count=60):
     return search, labelled, values, limit, least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_limit_on_nodes_leaves_a_certified_gap(seed):
     gaps = []
@@ -186,6 +187,7 @@ def test_interchangeable_llms_share_a_label():
         assert set(drawn.tolist()) == set(expected.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_modules", [3, 7])
 def test_more_ties_than_can_be_listed(num_modules):
     """Nothing is observed: all but theta_out tie, and a large space is drawn from."""

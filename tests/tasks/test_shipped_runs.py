@@ -75,6 +75,7 @@ def test_the_same_call_is_the_same_reply(rows):
             assert seen.setdefault(key, tokens) == tokens
 
 
+@pytest.mark.slow
 def test_it_is_a_task(name, problem):
     """The reference is neither best nor useless, and a feasible one costs much less."""
     assert problem.names(problem.theta_ref) == dict.fromkeys(MODULES, "Qwen2.5-Coder-1.5B few-shot")
@@ -86,12 +87,14 @@ def test_it_is_a_task(name, problem):
     assert feasible.sum() < 0.5 * feasible.numel()
 
 
+@pytest.mark.slow
 def test_a_part_of_it(name, problem):
     part = compose_task([f"task={name}", "task.num_queries=10"]).problem
     assert (part.num_queries, part.llms) == (10, problem.llms)
     assert part.reference_cost_usd != problem.reference_cost_usd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -109,6 +112,7 @@ def test_airports_are_the_first_of_the_data_set():
     assert len(airport_city().queries) >= QUERIES["airport_city"]
 
 
+@pytest.mark.slow
 def test_the_live_search_of_restaurant_had_found_the_optimum():
     """docs/results/live.csv was written before the table was recorded."""
     path = Path(__file__).parents[2] / "docs" / "results" / "live.csv"
