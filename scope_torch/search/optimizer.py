@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from operator import index
 from typing import Any, Literal, Protocol
 
 from scope_torch.errors import InputError
@@ -36,7 +37,7 @@ class Recommendation:
     gap_usd: float | None = None
 
     def __post_init__(self) -> None:  # of an optimizer of one's own it may be a list, or of numpy
-        object.__setattr__(self, "theta", tuple(map(int, self.theta)))
+        object.__setattr__(self, "theta", tuple(map(index, self.theta)))
 
 
 @dataclass(frozen=True)
