@@ -8,7 +8,8 @@
 
 A run is in its CSV file before the next one begins, and a run that the file has is not made again.
 Delete a file to make its runs anew. --row makes one run again (task, method, world if it has one,
-seed), and prints its row beside that of the file, which stays as it is.
+seed), and prints its row beside that of the file, which stays as it is. With --quick, rows that
+docs/results has too are compared with those there.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from benchmarks.results.again import compared, side_by_side, words_of
 from benchmarks.results.cells import ENDPOINT, LLAMBO
 from benchmarks.results.experiments import experiments, quick
 from benchmarks.results.origin import note_run
-from benchmarks.results.planned import KEY, Composed, Planned, Rows, one_thread, row_of
+from benchmarks.results.planned import Composed, Planned, Rows, one_thread, row_of
 from benchmarks.results.write import RESULTS, write_all
 from scope_torch.cli.compose import compose_task
 from scope_torch.errors import InputError
@@ -36,7 +38,6 @@ from scope_torch.errors import InputError
 QUICK = Path("build/results")
 _RECORDED = ("task=mathqa", "task=hotpotqa", "task=recorded/")
 _IMPORTED = ["benchmarks.results.experiments", "scope_torch.methods", "scope_torch.baselines.cei"]
-_MOST_SHOWN = 28  # characters of a cell
 
 
 def missing(name: str, cells: Sequence[Planned], folder: Path) -> list[Planned]:
@@ -78,16 +79,11 @@ def told_complete(name: str, cells: Sequence[Planned]) -> str:
     return f"{name}.csv has all {len(cells):,} runs. One of them again: {again}"
 
 
-def words_of(run: Planned) -> str:
-    """What `--row` calls a run: task, method, world if it has one, seed."""
-    return " ".join(part for part in run.key if part)
-
-
-def side_by_side(name: str, words: str, cells: Sequence[Planned], folder: Path) -> str:
-    """The row of the file and a fresh one, column by column.
+def run_called(words: str, name: str, cells: Sequence[Planned]) -> Planned:
+    """The run of an experiment that `--row` names.
 
     Raises:
-        InputError: If no run is called so.
+        InputError: If no run is called so, or what it needs is not installed.
     """
     known = {words_of(run): run for run in cells}
     if words not in known:
@@ -96,24 +92,17 @@ def side_by_side(name: str, words: str, cells: Sequence[Planned], folder: Path) 
     run = known[words]
     if not _installed(name, [run]):
         raise InputError(f"{words!r} needs {run.library}")
-    rows = [row for row in Rows(folder / f"{name}.csv").rows if _key(row) == run.key]
-    lines, same = [["", f"{name}.csv", "made now"]], 0
-    for column, fresh in row_of(run).items():
-        before = rows[0][column] if rows else "not there"
-        same += before == fresh
-        cells_of = [_cut(before), _cut(fresh)] + ([] if before == fresh else ["differs"])
-        lines.append([column, *cells_of])
-    shown = [f"{one[0]:22}{one[1]:{_MOST_SHOWN + 2}}{'  '.join(one[2:])}".rstrip() for one in lines]
-    return "\n".join([*shown, f"{same} of {len(lines) - 1} columns are the same"])
+    return run
 
 
-def _key(row: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(row[column] for column in KEY)
-
-
-def _cut(cell: str) -> str:
-    """A cell to read: curves are long."""
-    return cell if len(cell) <= _MOST_SHOWN else f"{cell[: _MOST_SHOWN - 3]}..."
+def compare(few: Mapping[str, Sequence[Planned]], every: Mapping[str, Sequence[Planned]]) -> None:
+    """Tells which rows of quick runs are not those of docs/results, and ends with 1 if any."""
+    found = [compared(name, few[name], every[name], QUICK, RESULTS) for name in few]
+    differing = [line for _, lines in found for line in lines]
+    told = f"{sum(number for number, _ in found)} of these runs are in docs/results too"
+    if differing:
+        sys.exit("\n".join([f"{told}, with other figures in {len(differing)}:", *differing]))
+    print(f"{told}, with the same figures")
 
 
 def _with_data(name: str, cells: Sequence[Planned]) -> list[Planned]:
@@ -184,13 +173,15 @@ def main() -> None:
             parser.error("--row goes with run, and with one name after --only")
         (name,) = given.only
         try:
-            print(side_by_side(name, given.row, planned[name], folder))
+            print(side_by_side(name, run_called(given.row, name, planned[name]), folder))
         except InputError as error:
             parser.error(str(error))
         return
     if given.what in ("run", "all"):
         for name, cells in planned.items():
             if name in given.only:
+                if given.quick:  # of the code as it is now
+                    (folder / f"{name}.csv").unlink(missing_ok=True)
                 todo = missing(name, cells, folder)
                 if not todo and cells:
                     print(told_complete(name, cells))
@@ -198,6 +189,8 @@ def main() -> None:
                 make(name, todo, folder, given.jobs)
     if given.what in ("write", "all"):
         write_all(folder)
+    if given.quick and given.what == "all":
+        compare({name: planned[name] for name in given.only}, every)
 
 
 if __name__ == "__main__":

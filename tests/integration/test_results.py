@@ -160,6 +160,42 @@ def test_the_command_below_a_table_says_that_it_is_complete(planned, monkeypatch
     assert '--only main --row "synthetic scope_joint 100 10"' in said
 
 
+@pytest.mark.slow
+def test_quick_runs_are_compared_with_the_rows_that_are_committed(planned, monkeypatch, capsys):
+    """Equal up to the rounding of another processor; runs that are not reported do not count."""
+    forking()
+    smaller = replace(cell("random_search", 11), overrides=(*SMALL, "budget_usd=0.05"))
+    cells = [cell(), cell("random_search"), smaller]
+    monkeypatch.setattr(program, "quick", lambda: {"main": cells})
+    monkeypatch.setattr(program, "QUICK", planned.parent / "quick")
+    monkeypatch.setattr(program, "write_all", id)  # nothing is written
+    rows = [row_of(one) for one in cells]
+    for row in (rows[0], rows[1] | {"c_0": f"{float(rows[1]['c_0']) * (1 + 1e-6):.9g}"}):
+        Rows(planned).add(row)
+    Rows(planned).add(rows[2] | {"spent_usd": "7"})
+    command(monkeypatch, "all", "--quick", "--jobs", "1")
+    assert "2 of these runs are in docs/results too, with the same figures" in (
+        capsys.readouterr().out
+    )
+    text = planned.read_text()
+    spent = rows[1]["spent_usd"]
+    planned.write_text(text.replace(f",{spent},", f",{float(spent) * 1.001:.7g},"))
+    with pytest.raises(SystemExit) as stop:
+        command(monkeypatch, "all", "--quick", "--jobs", "1")
+    first, line = stop.value.code.splitlines()
+    assert first == "2 of these runs are in docs/results too, with other figures in 1:"
+    assert line.startswith(f"main synthetic random_search 100 10: spent_usd is {spent}, not ")
+
+
+@pytest.mark.slow
+def test_most_experiments_have_a_quick_run_that_is_reported():
+    """So that a change of what a method asks is seen at once."""
+    few, every = quick(), experiments()
+    seen = [name for name in few if set(few[name]) & set(every[name])]
+    assert len(seen) >= 15
+    assert {"recorded", "systems", "recorded_development", "in_flight"} <= set(seen), seen
+
+
 def test_every_planned_run_has_words_of_its_own():
     for name, cells in experiments().items():
         assert len({program.words_of(one) for one in cells}) == len(cells), name
