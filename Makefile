@@ -90,7 +90,7 @@ bench: $(VENV)/installed
 	$(BIN)/python -m pytest benchmarks
 
 # Every table and figure of the results pages: a day on two cores; goes on where it was stopped.
-# `make results QUICK=1`: minutes, a few small runs into build/results.
+# `make results QUICK=1`: minutes, a few small runs into build/results, compared with docs/results.
 results: export OMP_NUM_THREADS = 1
 results: export PYTHONPATH = $(abspath build/peers)
 results: $(VENV)/installed build/peers
