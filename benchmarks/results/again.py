@@ -48,7 +48,8 @@ def compared(
     both = [r for r in quick if r in set(reported) and r.key in fresh and r.key in before]
     lines = []
     for run in both:
-        old, new = before[run.key], fresh[run.key]
+        old = before[run.key]
+        new = dict.fromkeys(old, "not there") | fresh[run.key]
         other = [column for column in old if not _same(old[column], new[column])]
         if other:
             first = f"{other[0]} is {_cut(new[other[0]])}, not {_cut(old[other[0]])}"
