@@ -8,8 +8,8 @@
 
 A run is in its CSV file before the next one begins, and a run that the file has is not made again.
 Delete a file to make its runs anew. --row makes one run again (task, method, world if it has one,
-seed), and prints its row beside that of the file, which stays as it is. With --quick, rows that
-docs/results has too are compared with those there.
+seed), and prints its row beside that of the file, which stays as it is. Quick runs are made
+anew, and the rows that docs/results has too are compared with those there.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.results.planned import KEY, Planned, read_rows, row_of
+from benchmarks.results.planned import Planned, key_of, read_rows, row_of
 
 _MOST_SHOWN = 28  # characters of a cell
-_DIGITS, _DIGITS_OF_LISTS = 1e-5, 2e-2  # another processor may round otherwise
+_NUMBER, _LISTED = 1e-5, 1e-2  # relative; of seven digits and three, rounded otherwise
 
 
 def words_of(run: Planned) -> str:
@@ -58,17 +58,17 @@ def compared(
 
 
 def _by_key(path: Path) -> Mapping[tuple[str, ...], Mapping[str, str]]:
-    return {tuple(row[column] for column in KEY): row for row in read_rows(path)}
+    return {key_of(row): row for row in read_rows(path)}
 
 
 def _same(one: str, other: str) -> bool:
     """Whether two cells agree up to rounding."""
     if one == other:
         return True
-    digits = _DIGITS_OF_LISTS if " " in one else _DIGITS
+    most = _LISTED if " " in one else _NUMBER
     try:
         pairs = zip(map(float, one.split()), map(float, other.split()), strict=True)
-        return all(math.isclose(a, b, rel_tol=digits) for a, b in pairs)
+        return all(math.isclose(a, b, rel_tol=most) for a, b in pairs)
     except ValueError:
         return False
 

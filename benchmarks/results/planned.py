@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class Rows:
 
     def has(self, run: Planned) -> bool:
         """Whether the run is in the file."""
-        return run.key in {tuple(row[name] for name in KEY) for row in self.rows}
+        return run.key in set(map(key_of, self.rows))
 
     def add(self, row: dict[str, str]) -> None:
         """Writes a row to the end of the file."""
@@ -120,6 +120,11 @@ class Rows:
                 writer.writeheader()
             writer.writerow(row)
         self.rows.append(row)
+
+
+def key_of(row: Mapping[str, str]) -> tuple[str, ...]:
+    """What identifies a row: `Planned.key` of its run."""
+    return tuple(row.get(name, "") for name in KEY)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

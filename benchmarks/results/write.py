@@ -19,7 +19,7 @@ from benchmarks.results.figures import draw_all
 from benchmarks.results.in_flight_tables import in_flight_table
 from benchmarks.results.live import live_table
 from benchmarks.results.origin import MADE, notes_of, when_and_with
-from benchmarks.results.planned import KEY, Planned, read_rows
+from benchmarks.results.planned import Planned, key_of, read_rows
 from benchmarks.results.summary import Row, Rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def _command(sources: Sequence[str]) -> str:
 
 def how_many(rows: Rows, planned: Sequence[Planned]) -> str:
     """How many runs a table is made of, and which of the planned ones are still to be made."""
-    made = {tuple(row.get(name, "") for name in KEY) for row in rows}
+    made = {key_of(row) for row in rows}
     missing = [run for run in planned if run.key not in made]
     if not missing:
         return f"{len(rows):,} runs"
