@@ -341,7 +341,7 @@ def _billed(
             returned = call(query)
             query.is_answered = must_ask
         except BaseException as raised:  # also an interrupt: what it asked for before is paid
-            error = raised
+            error, query.has_failed = raised, True
             mark(error, retired_by(query.troubles, assignment))
     is_run = error is None or isinstance(error, Exception)
     fault = query.account_fault() or (endpoint.fault_of(query) if must_ask and is_run else None)

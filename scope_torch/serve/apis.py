@@ -166,6 +166,14 @@ def asking_for_usage(api: Api, out: dict[str, Any]) -> dict[str, Any]:
     return out | {"stream_options": {**options, "include_usage": True}}
 
 
+def encoded(body: dict[str, Any]) -> bytes:
+    """JSON in UTF-8, or in ASCII if a text has half of a surrogate pair."""
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(body).encode()
+
+
 def _as_listed(api: Api, out: dict[str, Any], info: LLMInfo) -> None:
     """Without it, two entries of one model would be the same, and some LLMs would refuse."""
     config = out["generationConfig"] if api is GENERATE else out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -25,6 +26,7 @@ from scope_torch.serve.apis import (
     Refused,
     address,
     asking_for_usage,
+    encoded,
     module_of,
     outgoing,
     wants_usage,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 64 << 20
+_HANG_UP_S = 0.02  # so long after a request it may be seen that nobody waits for its answer
 
 _PATH = re.compile(
     r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models"
@@ -122,7 +125,7 @@ class App:
                 active = 0 if self._settings.chain is None else self._settings.chain.active
                 text = metrics_text(self._ledger, active)
                 return Response(text, headers={"content-type": CONTENT_TYPE})
-            routing = self._routing(what, key, incoming.headers.get(HEADER))
+            routing = await self._routing(incoming, what, key)
             if what.startswith(_MODELS):
                 found = self._models(routing, what.removeprefix(_MODELS))
                 return Response(json.dumps(found), media_type="application/json")
@@ -149,7 +152,7 @@ class App:
                 routing.query.refused = str(error)
             raise
         if routing.query is not None and not self._queries.enter(routing.query, asks):
-            self._queries.stray(routing.query.key)
+            await self._stray(incoming, routing.query.key)
             raise _ended()
         answer = await self._upstream.forward(request)
         if asks and routing.query is not None and answer.content is not None:
@@ -197,9 +200,9 @@ class App:
         asks = settings.asks_for_usage and out["model"] not in self._upstream.no_stream_options
         asking = asking_for_usage(api, out) if asks else out
         path, sent = address(api.path, asking)
-        content, plain, began_s = _encoded(sent), None, monotonic()
+        content, plain, began_s = encoded(sent), None, monotonic()
         if asking is not out and out.get("stream_options") is None:
-            plain = _encoded(out)
+            plain = encoded(out)
 
         def book(usage: Usage | None, failed: bool) -> None:
             took_s = monotonic() - began_s
@@ -229,7 +232,7 @@ class App:
         if what in _COUNTS:
             body = await _body(incoming, api)
             what, out = address(what, self._outgoing(api, body, routing, asks=False)[2])
-            content = _encoded(out)
+            content = encoded(out)
 
         def book(_usage: Usage | None, _failed: bool) -> None:
             if routing.query is not None:
@@ -252,12 +255,13 @@ class App:
             set_factors(api, out, choice, info, settings.host)
         return module, choice, out
 
-    def _routing(self, what: str, in_path: str | None, in_header: str | None) -> Routing:
+    async def _routing(self, incoming: Incoming, what: str, in_path: str | None) -> Routing:
         """The query of a request, or the LLMs chosen for good.
 
         Raises:
             Refused: If it belongs to no query, or to two.
         """
+        in_header = incoming.headers.get(HEADER)
         if in_path and in_header and in_path != in_header:
             raise Refused(409, f"the path names query {in_path!r:.99}, {HEADER} another; send one")
         key, chain = in_path or in_header, self._settings.chain
@@ -267,7 +271,7 @@ class App:
         if not key and chain is not None:
             return Routing(chain.entries[chain.active], None)
         if not what.startswith(_MODELS):  # a list of models asks no LLM
-            self._queries.stray(key)
+            await self._stray(incoming, key)
         if key:
             raise _ended()
         raise Refused(
@@ -276,6 +280,12 @@ class App:
             "endpoint.query(assignment) as query:`, with query.base_url as its base URL, or "
             f"with query.headers ({HEADER}); `scope-torch serve` answers without queries",
         )
+
+    async def _stray(self, incoming: Incoming, key: str | None) -> None:
+        """Counts a request of no query in flight, unless the application has cancelled it."""
+        await asyncio.sleep(_HANG_UP_S)
+        if not await incoming.is_disconnected():
+            self._queries.stray(key)
 
     def _models(self, routing: Routing, name: str) -> dict[str, Any]:
         """The modules as a list of models, or the one named, for clients of any API."""
@@ -369,14 +379,6 @@ async def _body(incoming: Incoming, api: Api) -> dict[str, Any]:
         if body["stream"] and incoming.query_params.get("alt") != "sse":
             raise Refused(400, "ask for a stream with ?alt=sse, as Google's own clients do")
     return body
-
-
-def _encoded(body: dict[str, Any]) -> bytes:
-    """JSON in UTF-8, or in ASCII if a text has half of a surrogate pair."""
-    try:
-        return json.dumps(body, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return json.dumps(body).encode()
 
 
 def _response(answer: Answer, pieces: AsyncIterator[bytes]) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from scope_torch.runs.asked import ANEW, CACHE_OFF
 from scope_torch.serve.ledger import Ledger
 
 HEADER = "x-scope-query"
+_LEFT_OVER_S = 60.0  # as long as the clients of a run that failed may wait to send again
 
 # A mend, where a run is no observation.
 _OWN_CLIENT = (
@@ -49,6 +51,7 @@ class QueryInFlight:
         is_asked: Whether a request of it that asks an LLM was forwarded.
         is_read: Whether the application has asked for the choices.
         is_answered: Whether the application has returned; whoever runs it says so.
+        has_failed: Whether it has raised, likewise.
         troubles: Module -> what `trouble_of` says of its last answer.
         accounts: Module -> what `account_trouble_of` says of it.
         refused: Why its last request that was not forwarded was refused; None if all were.
@@ -69,7 +72,7 @@ class QueryInFlight:
         self._token, self.prices = token or "scope", prices
         self.key, self.name, self.assignment = key, name, dict(assignment)
         self.ledger = Ledger()
-        self.is_asked = self.is_read = self.is_answered = False
+        self.is_asked = self.is_read = self.is_answered = self.has_failed = False
         self.troubles: dict[str, str | None] = {}
         self.accounts: dict[str, str | None] = {}
         self.refused: str | None = None
@@ -155,7 +158,7 @@ class Queries:
         self._changed = threading.Condition()  # guards all that follows
         self._by_key: dict[str, QueryInFlight] = {}
         self._num_asked, self._signs, self._late_told = 0, Signs(), 0
-        self._had_ended: set[str] = set()
+        self._had_ended: dict[str, float] = {}  # until when what it asks on is no sign
 
     def add(
         self, url: str, assignment: Mapping[str, str], name: str | None, prices: PriceList
@@ -189,8 +192,14 @@ class Queries:
             return True
 
     def stray(self, key: str | None) -> None:
-        """Counts a request that names no query in flight; `key` is the one that it names."""
+        """Counts a request that names no query in flight; `key` is the one that it names.
+
+        A run that failed has no answer that could be wrong, and leaves calls behind: where one call
+        of `asyncio.gather` raises, the others go on. They are refused, and no sign.
+        """
         with self._changed:
+            if time.monotonic() < self._had_ended.get(key or "", 0.0):
+                return
             strays, unasked, late = self._signs
             self._signs = Signs(strays + 1, unasked, late + (key in self._had_ended))
 
@@ -198,7 +207,7 @@ class Queries:
         """Forgets a query."""
         with self._changed:
             self._by_key.pop(query.key, None)
-            self._had_ended.add(query.key)
+            self._had_ended[query.key] = query.has_failed * (time.monotonic() + _LEFT_OVER_S)
             if query.is_answered and not query.is_asked:
                 self._signs = self._signs._replace(unasked=self._signs.unasked + 1)
             self._changed.notify_all()

@@ -1,5 +1,6 @@
 """Caches and kept clients of the application: what the endpoint did not see is no observation."""
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -22,6 +23,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.results.page.view import View
 from scope_torch.runs.asked import left_out
 from scope_torch.runs.measure import measure
+from scope_torch.serve import queries
 from scope_torch.serve.current import base_url, tagged
 
 DOWN = Status(400, b'{"error": {"message": "down"}}')
@@ -298,6 +300,41 @@ def test_an_app_that_asks_on_after_its_answer(upstream):
     with pytest.raises(InputError, match=r"asks on after its answer \(let it wait"):
         selected(app, upstream)
     late[-1].join()
+
+
+@pytest.mark.parametrize("is_long_ago", [False, True])
+def test_what_a_failed_run_leaves_behind_is_no_sign(is_long_ago, upstream, monkeypatch):
+    """One call of `gather` raised, the other agent went on, and that ended the whole search."""
+    if is_long_ago:  # then it is a client that is kept
+        monkeypatch.setattr(queries, "_LEFT_OVER_S", 0.0)
+    has_failed, has_gone_on = threading.Event(), threading.Event()
+
+    async def agent(question):
+        await asyncio.to_thread(asked, "solver", question)
+        if not has_failed.is_set():
+            await asyncio.to_thread(has_failed.wait, 20)
+            with contextlib.suppress(ConnectionError):
+                await asyncio.to_thread(asked, "solver", question)
+            has_gone_on.set()
+
+    async def fails(question):
+        if not has_failed.is_set():
+            raise ConnectionError(await asyncio.to_thread(asked, "planner", question))
+
+    async def app(question):
+        await asyncio.gather(agent(question), fails(question))
+        return "no"
+
+    with st.Endpoint(upstream.url, prices=st.PriceList(dict(LLMS))) as endpoint:
+        application = Application(app, lambda expected, output: expected == output, endpoint)
+        items, models = items_of(world.QUESTIONS[:2], True), {"planner": "tiny", "solver": "tiny"}
+        with pytest.raises(ConnectionError):
+            application(models, items[0])
+        has_failed.set()
+        assert has_gone_on.wait(20)
+        told = pytest.raises(InputError, match=KEPT) if is_long_ago else contextlib.nullcontext()
+        with told:
+            application(models, items[1])
 
 
 @pytest.mark.slow

@@ -234,6 +234,25 @@ def test_a_request_that_comes_between_two_runs_is_told_at_the_next_one(endpoint)
     assert fault_after() is None
 
 
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_a_late_request_that_was_cancelled_is_no_stray(endpoint, hangs_up):
+    """An app sent a call twice, took the first answer, and cancelled the call that was slower."""
+    with endpoint.query(CHOICE) as query:
+        assert post(query.base_url + PATHS[0], body_of(PATHS[0])).status == 200
+    host, port = endpoint.url.removeprefix("http://").split(":")
+    content = json.dumps(body_of(PATHS[0])).encode()
+    head = f"POST /q/{query.key}/v1{PATHS[0]} HTTP/1.1\r\nHost: {host}\r\n"
+    with socket.create_connection((host, int(port))) as late:
+        late.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        if not hangs_up:
+            assert late.recv(12) == b"HTTP/1.1 409"
+    threading.Event().wait(0.1)  # by then it is counted
+    with endpoint.query(CHOICE) as query:
+        assert post(query.base_url + PATHS[0], body_of(PATHS[0])).status == 200
+        query.is_answered = True
+    assert (endpoint.fault_of(query) is None) == hangs_up
+
+
 def test_a_client_asks_for_one_model(endpoint):
     with endpoint.query(CHOICE) as query:
         key = {"api_key": "x", "max_retries": 0}
