@@ -310,8 +310,9 @@ def test_what_a_failed_run_leaves_behind_is_no_sign(is_long_ago, upstream, monke
     has_failed, has_gone_on = threading.Event(), threading.Event()
 
     async def agent(question):
+        is_left_behind = not has_failed.is_set()
         await asyncio.to_thread(asked, "solver", question)
-        if not has_failed.is_set():
+        if is_left_behind:
             await asyncio.to_thread(has_failed.wait, 20)
             with contextlib.suppress(ConnectionError):
                 await asyncio.to_thread(asked, "solver", question)
