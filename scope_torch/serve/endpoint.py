@@ -249,7 +249,8 @@ class Endpoint:
         """Registers one run of the application; a context manager.
 
         At its end it waits for requests in flight, up to `timeout_s`, because they are paid for.
-        Later ones are refused.
+        Later ones are refused. In a coroutine this wait stops the event loop: give each query a
+        thread and a loop of its own, if others must not time out meanwhile.
 
         Args:
             assignment: Module -> LLM, or its name with factors, such as "gpt-5.2 effort=low".
