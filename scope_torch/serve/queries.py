@@ -15,7 +15,7 @@ from scope_torch.runs.asked import ANEW, CACHE_OFF
 from scope_torch.serve.ledger import Ledger
 
 HEADER = "x-scope-query"
-_LEFT_OVER_S = 60.0  # as long as the clients of a run that failed may wait to send again
+_LEFT_OVER_S = 130.0  # clients of a run that failed wait up to 60 s, twice, to send again
 
 # A mend, where a run is no observation.
 _OWN_CLIENT = (
