@@ -33,7 +33,7 @@
 | `pareto` | only where quality is the only constraint. `by_loss`: for a loss of 0 to 20% the cheapest configuration that is known or certified to be good enough, then the one that looks cheapest; `points`: the front of all that were observed |
 | `constraints`, `true_latency_s`, ... | only with further constraints: their texts, and the true average of each outcome where it is known |
 | `objective`, `least_quality`, `regret`, `optimal_quality` | only with `objective=quality`: a lower bound on the quality of theta_out, and an upper bound on the quality lost |
-| `candidates`, `candidates_pruned` | configurations selected, and those given up before their last query |
+| `candidates`, `candidates_pruned` | turns of candidates that were asked, and those in which one was given up |
 | `true_cost_usd`, `true_quality`, `feasible`, `optimal_cost_usd`, `best_feasible_codes` | only where the truth is known: tables and simulations. The last is the cheapest feasible theta_out that the search has had |
 | `settings_hash`, `result_hash`, `timing`, `paths` | hashes; seconds by part (`call_seconds`: of the calls of the search, one after another), and threads; the directory |
 """  # noqa: E501 - a table

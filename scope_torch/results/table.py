@@ -4,7 +4,8 @@
 | --- | --- |
 | `choice`, `reference` | theta_out, theta_0 |
 | `certified`, `accepted` | it was theta_out, until one that costs less was found |
-| `not certified` | it has answered all queries, well enough or as answers vary, but never was it |
+| `not certified` | it has answered all queries, well enough or as answers vary, but never was it; |
+| | or it was given up because it promised less than a certificate needs |
 | `dropped: too poor` | its quality is below the threshold, or was in the bounds of the model |
 | `dropped: too dear` | it costs more than theta_out, or did in the bounds of the model |
 | `dropped: breaks a constraint` | likewise, where there are constraints on other outcomes |
@@ -139,10 +140,8 @@ def _status(
     if last is None or last.event != "pruned":
         looked_at = "not certified" if evidence.answers[theta].num_left == 0 else "not tried"
         return "undecided" if theta in evidence.tried else looked_at
-    # A search with a margin gives up some candidates whose L_g is below 0.
-    assert last.lower_c_usd is not None
-    is_worse = last.u_out_usd is not None and last.lower_c_usd > last.u_out_usd
-    return worse if is_worse and not (last.lower_g or 0.0) > 0 else poor
+    # A search with a margin gives up what its bounds do not exclude.
+    return {"quality": poor, "cost": worse, None: "not certified"}[last.excluded]
 
 
 def table_of(evidence: Evidence, out: Recommendation) -> polars.DataFrame:

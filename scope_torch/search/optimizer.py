@@ -78,6 +78,19 @@ class TraceRow:
     lower_g: float | None = None
     upper_g: float | None = None
 
+    @property
+    def excluded(self) -> Literal["quality", "cost"] | None:
+        """What the bounds exclude: that the candidate is feasible, or that it beats theta_out.
+
+        None: neither of both. It may be given up all the same: it promises less than a certificate
+        needs, or an LLM of it was dropped.
+        """
+        if self.lower_g is not None and self.lower_g > 0:
+            return "quality"
+        if self.lower_c_usd is None or self.u_out_usd is None:
+            return None
+        return "cost" if self.lower_c_usd > self.u_out_usd else None
+
 
 def asked(requests: Sequence[Request]) -> Observing:
     """Asks for all of `requests`, and returns the answers."""

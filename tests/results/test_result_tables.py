@@ -15,6 +15,7 @@ from results_for_tests import (
     joint,
     random_search,
     task,
+    with_margin,
 )
 
 from scope_torch import SelectionProblem, make_scope, run
@@ -23,6 +24,7 @@ from scope_torch.errors import InputError
 from scope_torch.observation import History, Observation
 from scope_torch.results.estimate import Evidence
 from scope_torch.results.held_out import HeldOut
+from scope_torch.results.page.turns import candidates
 from scope_torch.results.table import looked_at, table_of
 from scope_torch.search.optimizer import Recommendation
 
@@ -83,6 +85,17 @@ def test_the_status_is_how_the_turn_ended(make):
             assert theta not in last
         if said == "undecided":
             assert last[theta].event != "pruned"
+
+
+def test_what_promises_too_little_for_its_certificate_is_neither_too_poor_nor_too_dear():
+    result = with_margin()
+    status = {codes_of(result, r): r["status"] for r in result.table().iter_rows(named=True)}
+    given_up = [row for row in result.trace if row.event == "pruned"]
+    neither = {r.theta_cand for r in given_up if r.lower_g <= 0 and r.lower_c_usd <= r.u_out_usd}
+    assert len(neither) >= 3
+    assert {status[theta] for theta in neither} == {"not certified"}
+    turns = candidates(result.trace, 60, (0, 9.0), is_open=False)
+    assert {turn.outcome for turn in turns if turn.theta in neither} == {"pruned"}
 
 
 def test_the_counts_of_one_search():

@@ -128,6 +128,4 @@ def _candidate(number: int, rows: Sequence[TraceRow]) -> CandidateTurn:
 def _outcome(last: TraceRow) -> str:
     if last.event != "pruned":
         return "completed"
-    if last.lower_g is None:
-        return "pruned"
-    return "pruned: quality" if last.lower_g > 0 else "pruned: cost"
+    return "pruned" if last.excluded is None else f"pruned: {last.excluded}"
