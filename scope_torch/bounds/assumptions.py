@@ -5,6 +5,7 @@ Everything is made from settings, so that a recorded run can be explained too.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 _NOT_BY_BOUNDS = (
@@ -35,6 +36,34 @@ def basis_of(settings: dict[str, Any]) -> Literal["certified", "accepted (tuned)
     bounds = settings["bounds"]
     is_proven = by_answers or (bounds["mode"] == "theory" and bounds["B_g"] != "eligible")
     return "certified" if is_proven else "accepted (tuned)"
+
+
+def certificate_in(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the report of a search says of its certificate: the kind, delta, how often answers flip.
+
+    Args:
+        settings: The `settings()` of SCOPE.
+
+    Examples:
+        >>> certificate_in({"sequence_delta": 0.05, "sequence_variance": 0.09})
+        {'certificate': 'sequence', 'delta': 0.05, 'flips': 0.1}
+        >>> certificate_in({"population_delta": 0.1})
+        {'certificate': 'population', 'delta': 0.1}
+    """
+    if "population_delta" in settings:
+        return {"certificate": "population", "delta": settings["population_delta"]}
+    if "sequence_delta" not in settings:
+        delta = settings.get("bounds", {}).get("delta")  # of a theorem
+        return {} if delta is None else {"delta": delta}
+    found = {"certificate": "sequence", "delta": settings["sequence_delta"]}
+    if (variance := settings.get("sequence_variance")) is not None:
+        return {**found, "flips": flips_by(variance)}
+    return {**found, **({"flips": flips} if (flips := settings["sequence_flips"]) else {})}
+
+
+def flips_by(variance: float) -> float:
+    """How often an answer of 0 or 1 is another than usual, by its variance from call to call."""
+    return (1 - math.sqrt(max(0.0, 1 - 4 * variance))) / 2
 
 
 def certified_by(settings: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from scope_torch.bounds.assumptions import flips_by
 from scope_torch.bounds.betting import check_delta
 from scope_torch.bounds.fresh import PASSES, FreshBet, Purse, excess, wins
 from scope_torch.bounds.repeats import Repeats
@@ -105,7 +106,7 @@ class ByFreshAnswers:
         return {
             "certificate": "sequence",
             "delta": self.delta,
-            "flips": (1 - math.sqrt(max(0.0, 1 - 4 * self.variance))) / 2,
+            "flips": flips_by(self.variance),
             "next_margin": self.next_margin(),
             **of_repeats,
         }

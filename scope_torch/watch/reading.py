@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scope_torch.bounds.assumptions import basis_of
+from scope_torch.bounds.assumptions import basis_of, certificate_in
 from scope_torch.observation import History, Observation
 from scope_torch.reference import sample_queries
 from scope_torch.results.bill import Bill, cost_of, regraded_usd
-from scope_torch.results.estimate import Estimate
+from scope_torch.results.estimate import Estimate, Evidence
 from scope_torch.results.held_out import HeldOut
 from scope_torch.results.metrics import OracleCurve
 from scope_torch.results.page.view import Pace, View
@@ -33,6 +34,23 @@ _OPEN = {
 }
 
 
+class RecordedEvidence(Evidence):
+    """Of a journal, which has the observations in the order in which they arrived."""
+
+    @cached_property
+    def turns(self) -> list[tuple[tuple[int, ...], list[float]]]:
+        """None: answers in the order of arrival say nothing to a betting sequence."""
+        return []
+
+    def quality_of_choice(self, out: Recommendation) -> Estimate:
+        """As `result.json` says, or else from the observations."""
+        return _estimate(self.report, "quality") or super().quality_of_choice(out)
+
+    def cost_of_choice(self, out: Recommendation) -> Estimate:
+        """As `result.json` says, or else from the observations."""
+        return _estimate(self.report, "cost_usd") or super().cost_of_choice(out)
+
+
 @dataclass(frozen=True, repr=False)
 class RecordedResult(RunResult):
     """A result that was read from files; what an earlier process knew better is taken from it.
@@ -43,15 +61,11 @@ class RecordedResult(RunResult):
 
     recorded_curve: OracleCurve | None = None
 
-    @property
-    def quality(self) -> Estimate:
-        """As `result.json` says, or else from the observations."""
-        return _estimate(self.report, "quality") or super().quality
-
-    @property
-    def cost_usd(self) -> Estimate:
-        """As `result.json` says, or else from the observations."""
-        return _estimate(self.report, "cost_usd") or super().cost_usd
+    @cached_property
+    def _told(self) -> tuple[Evidence, Estimate]:
+        of_search = self.history, self.trace, self.report, self.front
+        evidence = RecordedEvidence(self.problem, *of_search, self.known)
+        return evidence, evidence.quality_of_choice(self.recommendation)
 
     @property
     def bill(self) -> Bill:
@@ -136,7 +150,7 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         history,
         told.get("surplus_usd", sum(observation.paid_usd for observation in surplus)),
         rows,
-        told,
+        told or certificate_in(run.settings["optimizer"]),
         run.settings,
         None,
         {},

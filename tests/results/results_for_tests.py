@@ -32,15 +32,17 @@ def tuned(budget_usd=0.6, seed=1):
     return run(problem, make_scope(problem, base="small", seed=seed), evaluator, budget_usd)
 
 
+# The first certificate of such a search is its last.
+ONE_CERTIFICATE = {"calibration_queries": None, "verify": 0, "cost_scale": "least_squares"}
+
+
 @functools.cache
 def half_certified(num_queries=400, epsilon=0.2, seed=1):
     """A search whose budget ends just after a candidate was certified, with queries left."""
-    # Its first certificate is its last.
-    options = {"calibration_queries": None, "verify": 0, "cost_scale": "least_squares"}
-    whole = joint(6.0, num_queries, epsilon, seed, **options)
+    whole = joint(6.0, num_queries, epsilon, seed, **ONE_CERTIFICATE)
     rows = (row for row in whole.trace if row.event == "improved")
     row = next(row for row in rows if row.num_queries < num_queries)
-    return joint(row.from_budget_usd * (1 + 1e-9), num_queries, epsilon, seed, **options)
+    return joint(row.from_budget_usd * (1 + 1e-9), num_queries, epsilon, seed, **ONE_CERTIFICATE)
 
 
 @functools.cache

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 from results.pages import Page, search
+from results.results_for_tests import ONE_CERTIFICATE, half_certified, task
 
+from scope_torch import make_scope_joint
 from scope_torch.cli import watch
 from scope_torch.cli.run import main as scope_torch_main
 from scope_torch.observation import Observation
 from scope_torch.runs.recorded import read_run
+from scope_torch.tasks import Task
+from scope_torch.watch.reading import result_of_run
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +54,29 @@ def test_wrong_arguments_are_one_line_and_status_2(arguments, named, tmp_path, c
         watch.main(filled)
     assert stop.value.code == 2
     assert named in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_journal_in_order_of_arrival_decides_no_certificate(tmp_path):
+    """Right answers often arrive first. Before the end, too, the certificate is that of answers."""
+    result, (problem, evaluator, _) = half_certified(), task(400, 0.2)
+    method = make_scope_joint(problem, base="small", seed=1, **ONE_CERTIFICATE)
+    of_task = Task(problem, evaluator)
+    assert search(tmp_path, result.budget_usd, (), method, of_task).quality == result.quality
+    journal = tmp_path / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    lines.sort(key=lambda line: -json.loads(line)["quality"])
+    journal.write_text("".join(lines))
+    recorded = result_of_run(read_run(tmp_path))
+    (row,) = recorded.table().filter(status="choice").to_dicts()
+    assert (row["quality"], row["quality_lower"], row["quality_upper"]) == result.quality[:3]
+    assert (row["cost_usd"], row["cost_lower"], row["cost_upper"]) == result.cost_usd[:3]
+    (tmp_path / "result.json").unlink()
+    stopped = result_of_run(read_run(tmp_path))
+    assert (
+        stopped.why == "certified with 95% confidence on these 400 queries, if answers do not vary"
+    )
+    assert stopped.quality.lower == problem.s_0
 
 
 @pytest.mark.slow
