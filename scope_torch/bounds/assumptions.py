@@ -45,8 +45,8 @@ def certificate_in(settings: dict[str, Any]) -> dict[str, Any]:
         settings: The `settings()` of SCOPE.
 
     Examples:
-        >>> certificate_in({"sequence_delta": 0.05, "sequence_variance": 0.09})
-        {'certificate': 'sequence', 'delta': 0.05, 'flips': 0.1}
+        >>> certificate_in({"sequence_delta": 0.05, "sequence_variance": 0.1875})
+        {'certificate': 'sequence', 'delta': 0.05, 'flips': 0.25}
         >>> certificate_in({"population_delta": 0.1})
         {'certificate': 'population', 'delta': 0.1}
     """
