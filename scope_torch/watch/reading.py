@@ -133,6 +133,10 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
     history = History()
     for observation in observations[: told.get("num_observations")]:
         history.append(observation)
+    reference = _reference(run, known)
+    if reference is not None and len(reference) == problem.num_queries:
+        answers = tuple((one.cost_usd, one.quality) for one in reference)
+        problem = replace(problem, reference_answers=answers)
     held_out, surplus = _held_out(run), list[Observation]()
     if held_out is None:  # it is not over
         journals = run.path.glob("held_out*/*/journal.jsonl")
@@ -157,7 +161,7 @@ def result_of_run(run: RecordedRun) -> RecordedResult:
         0,
         run.path,
         front=_front(run),
-        reference=_reference(run, known),
+        reference=reference,
         reference_again=_observed(run.path / "again" / "journal.jsonl") or (),
         varies=repeats_in(run.path),
         probe=_probe(run),

@@ -11,6 +11,7 @@ import pytest
 from results.pages import Page, search
 from results.results_for_tests import ONE_CERTIFICATE, half_certified, task
 
+import scope_torch as st
 from scope_torch import make_scope_joint
 from scope_torch.cli import watch
 from scope_torch.cli.run import main as scope_torch_main
@@ -77,6 +78,33 @@ def test_a_journal_in_order_of_arrival_decides_no_certificate(tmp_path):
         stopped.why == "certified with 95% confidence on these 400 queries, if answers do not vary"
     )
     assert stopped.quality.lower == problem.s_0
+
+
+@pytest.mark.slow
+def test_before_the_end_the_cost_is_compared_on_the_same_queries(tmp_path):
+    """As at the end: the queries that the choice has answered may be cheap ones."""
+    usd = {"mini": 0.002, "pro": 0.02}
+
+    def app(models, text):
+        return float(int(text) % 9 > 0 or models["solve"] == "pro"), usd[models["solve"]] * len(
+            text
+        )
+
+    result = st.select(
+        app,
+        models={"solve": ["mini", "pro"]},
+        dataset=[str(7**i) for i in range(1, 60)] * 3,
+        reference="pro",
+        max_quality_loss=0.3,
+        repeats=0,
+        budget_usd=95.3,
+        run_dir=tmp_path,
+    )
+    assert not result.cost_usd.is_exact
+    (tmp_path / "result.json").unlink()
+    stopped = result_of_run(read_run(tmp_path))
+    assert stopped.cost_usd.value == pytest.approx(result.cost_usd.value, rel=1e-9)
+    assert str(stopped).splitlines()[0] == str(result).splitlines()[0]
 
 
 @pytest.mark.slow
