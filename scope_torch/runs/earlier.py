@@ -7,7 +7,7 @@ use LLMs of the same name; a query is the same if its content is (`queries.json`
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, write_json
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import read_journal
-from scope_torch.runs.older import HELD_OUT, KNOWN, OBSERVATIONS, Reader, Source, Taken
+from scope_torch.runs.older import HELD_OUT, KNOWN, OBSERVATIONS, Reader, Source, Taken, Theta
 from scope_torch.runs.opening import graded_otherwise
 from scope_torch.runs.regrading import REGRADED, Grades
 from scope_torch.search.known import Known
@@ -36,6 +36,7 @@ def known_from(
     run_dir: Path | str | None = None,
     held_out: bool = False,
     regrade_usd: float | None = math.inf,
+    counts: Collection[Theta] | None = None,
 ) -> Known:
     """The observations of older runs.
 
@@ -53,6 +54,8 @@ def known_from(
         held_out: Whether the queries are held out; then only answers to such queries are taken.
         regrade_usd: Grading anew may cost so many USD, and what crosses it. None: nothing is
             graded or kept, and old grades stand.
+        counts: The configurations whose answers may count; of others nothing is graded anew. None:
+            all.
 
     Raises:
         InputError: If a directory is not that of a run, or of another application, or is `run_dir`;
@@ -67,7 +70,8 @@ def known_from(
         graded = _grades_in(folder, held_out)
         grades = None if regrade_usd is None else Grades(evaluator, regrade_usd, graded)
         with grades or nullcontext():
-            kept = Reader(problem, evaluator, held_out, grades).read([*map(Path, names)])
+            reader = Reader(problem, evaluator, held_out, grades, counts)
+            kept = reader.read([*map(Path, names)])
         if folder is not None:
             _keep(folder, kept, names, evaluator)
     return Known(
@@ -77,6 +81,7 @@ def known_from(
         num_others=kept.num_others,
         same_reference=kept.same_reference,
         sources=[asdict(source) for source in kept.sources],
+        tried=kept.tried,
     )
 
 
@@ -126,7 +131,8 @@ def _kept(folder: Path, names: list[str], evaluator: Evaluator) -> Taken | None:
         )
     sources = [Source(**source) for source in facts["sources"]]
     observations = read_journal(folder / OBSERVATIONS)
-    return Taken(observations, sources, facts["num_others"], facts["same_reference"])
+    tried = {*map(tuple, facts.get("tried", ()))}
+    return Taken(observations, sources, facts["num_others"], facts["same_reference"], tried)
 
 
 def _keep(folder: Path, taken: Taken, names: list[str], evaluator: Evaluator) -> None:
@@ -138,6 +144,7 @@ def _keep(folder: Path, taken: Taken, names: list[str], evaluator: Evaluator) ->
         "evaluator": evaluator.fingerprint(),
         "num_others": taken.num_others,
         "same_reference": taken.same_reference,
+        "tried": sorted(taken.tried),
         "sources": [asdict(source) for source in taken.sources],
     }
     write_json(folder / KNOWN, facts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from scope_torch.runs.repricing import Prices, repriced, unpriced
 
 _PARTS = "reference", "probe", "preflight"  # measured before the search
 _IN_TIME = "preflight", "probe", "reference", ""  # the same and the search, as they were asked
+Theta = tuple[int, ...]
 KNOWN, OBSERVATIONS = "known.json", "known.jsonl"
 HELD_OUT = "held_out"  # has a directory for each configuration
 LOGGED = "logged.jsonl"  # there: theta_0 as a log knows it
@@ -50,10 +51,10 @@ class Source:
             more; `no_query`, likewise; `failed`, the application raised; `no_outcome`, a constraint
             needs one that was not observed, or that is outside its range; `no_seconds`, an LLM is
             paid by seconds that were not measured; `no_cached_tokens`, the price of cached tokens
-            changed, and how many there were was not kept; `several_prices`, a
-            recheck paid an LLM at several; `taken_before`, of two runs of which one continues from
-            the other, both have it; `no_output`, the metric is another one, and what the
-            application returned was not kept as it was, or no money was left to grade it.
+            changed, and how many there were was not kept; `several_prices`, a recheck paid an LLM
+            at several; `taken_before`, of two runs of which one continues from the other, both have
+            it; `no_output`, the metric is another one, and what the application returned was not
+            kept as it was, may not count, or no money was left to grade it.
     """
 
     path: str
@@ -73,6 +74,7 @@ class Taken:
     sources: list[Source]
     num_others: int
     same_reference: bool
+    tried: set[Theta]
 
 
 class Reader:
@@ -83,6 +85,7 @@ class Reader:
         evaluator: Of the new search.
         held_out: See `known_from`.
         grades: Of outputs, where a run had another metric; None leaves them as they are.
+        counts: See `known_from`.
     """
 
     def __init__(
@@ -91,14 +94,15 @@ class Reader:
         evaluator: Evaluator,
         held_out: bool,
         grades: Grades | None,
+        counts: Collection[Theta] | None,
     ) -> None:
         self._problem, self._evaluator, self._held_out = problem, evaluator, held_out
-        self._grades, self._mixes_grades = grades, False
+        self._grades, self._counts, self._mixes_grades = grades, counts, False
         self._keys = evaluator.query_keys() if isinstance(evaluator, HasQueryKeys) else None
         self._query_of = {key: query for query, key in enumerate(_told_apart(self._keys or ()))}
         has_prices = isinstance(evaluator, HasPrices)
         self._prices = evaluator.describe_prices() if has_prices else None
-        self._num_others, self._same_reference = 0, True
+        self._num_others, self._same_reference, self._tried = 0, True, set[Theta]()
         # How often each was taken from the run that made it, and from one that had taken it over.
         self._made, self._inherited = Counter[Observation](), Counter[Observation]()
 
@@ -115,23 +119,21 @@ class Reader:
         runs = zip(paths, settings, anew, strict=True)
         sources = [self._read_run(*one, taken) for one in runs]
         if self._grades is not None and (usd := self._grades.superseded_usd):
-            last = sources.pop()
-            sources.append(replace(last, regraded_usd=last.regraded_usd + usd))
-        return Taken(_numbered(taken), sources, self._num_others, self._same_reference)
+            sources[-1] = replace(sources[-1], regraded_usd=sources[-1].regraded_usd + usd)
+        both = self._num_others, self._same_reference
+        return Taken(_numbered(taken), sources, *both, self._tried)
 
     def _read_run(
         self, path: Path, settings: dict[str, Any], anew: bool, taken: list[Observation]
     ) -> Source:
         old = recorded_problem(settings)
         self._check(path, old)
-        query_of = self._queries_of(path, settings)
-        prices = _prices_of(path)
+        query_of, prices = self._queries_of(path, settings), _prices_of(path)
         self._compare(old, path)
         left_out = Counter[str]()
         usd_then, num_repriced, num_regraded, regraded_usd = 0.0, 0, 0, 0.0
-        journals = self._journals(path)
+        outputs = self._outputs_of(path, old, journals := self._journals(path))
         seen = _observed(journals, self._held_out or keeps_answers(path))
-        outputs = self._outputs_of(path, old, journals)
         by_whom = ("app",) if anew else ("app", "metric")  # another metric may not fail
         # Who failed is asked anew, everything: failures alone would be asked until they succeed.
         failing = {o.theta for o, _ in seen if o.failed in by_whom and o.theta != old.theta_ref}
@@ -165,9 +167,8 @@ class Reader:
             taken.append(new)
             if observation in outputs:
                 self._adopt(new, outputs.pop(observation))  # of one of equal ones
-        used = len(seen) - left_out.total()
-        sums = used, num_repriced, usd_then, dict(left_out), num_regraded, regraded_usd
-        return Source(str(path), *sums)
+        sums = num_repriced, usd_then, dict(left_out), num_regraded, regraded_usd
+        return Source(str(path), len(seen) - left_out.total(), *sums)
 
     def _adopt(self, new: Observation, output: Any) -> None:
         """Keeps an output, unless this is no more than a look."""
@@ -200,7 +201,7 @@ class Reader:
         self, new: Observation, old: Observation, outputs: Mapping[Observation, Any]
     ) -> tuple[Observation | None, float]:
         """With the grade that today's metric gives, or None; and what that has cost in USD."""
-        if old not in outputs:
+        if old not in outputs or (self._counts is not None and new.theta not in self._counts):
             return None, 0.0
         return (new, 0.0) if self._grades is None else self._grades.of(new, outputs[old])
 
@@ -279,9 +280,10 @@ class Reader:
             return None, "no_candidate"
         if observation.query not in query_of:
             return None, "no_query"
+        self._tried.add(theta := new.codes(llms))
         if observation.failed is not None and not stands:
             return None, "failed"
-        theta, order = new.codes(llms), [list(names).index(module) for module in new.modules]
+        order = [list(names).index(module) for module in new.modules]
         costs, tokens = observation.module_cost_usd, observation.module_tokens
         calls = observation.module_calls
         found = replace(
@@ -385,10 +387,9 @@ def _numbered(observations: Sequence[Observation]) -> list[Observation]:
     """The same, each with the number of earlier ones of its pair as its replicate."""
     number = Counter[tuple[tuple[int, ...], int]]()
     found: list[Observation] = []
-    for observation in observations:
-        pair = observation.theta, observation.query
-        found.append(replace(observation, replicate=number[pair]))
-        number[pair] += 1
+    for one in observations:
+        found.append(replace(one, replicate=number[one.theta, one.query]))
+        number[one.theta, one.query] += 1
     return found
 
 

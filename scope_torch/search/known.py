@@ -31,7 +31,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
@@ -60,12 +60,15 @@ class Known:
         num_others: How many configurations of the earlier searches are no candidates any more.
         same_reference: Whether theta_0 was the reference of all of them.
         sources: What `report` says about where they come from, JSON-serialisable.
+        tried: Configurations that an earlier search has asked these queries, also if none of their
+            answers is among `observations`.
         learn_reference: Whether the model takes in `reference_answers` of the problem.
 
     Attributes:
         observations: As given.
         reference: theta_0's answers that the model takes in; those among `observations` are not
             repeated.
+        tried: As given, with those of `observations`.
 
     Raises:
         InputError: If one is not a pair of the problem, or lacks an outcome that a constraint
@@ -88,6 +91,7 @@ class Known:
         num_others: int = 0,
         same_reference: bool = True,
         sources: Sequence[Mapping[str, Any]] = (),
+        tried: Iterable[Theta] = (),
         learn_reference: bool = False,
     ) -> None:
         self.observations, self.sources = list(observations), list(sources)
@@ -103,6 +107,7 @@ class Known:
             )
             for codes, code in zip(self._used, observation.theta, strict=True):
                 codes.add(code)
+        self.tried = {*tried, *self._answers}
         answers = reference_of(problem) if learn_reference else []
         seen = {observation.request for observation in self.observations}
         self.reference = [answer for answer in answers if answer.request not in seen]
@@ -307,6 +312,7 @@ def known_of(
         num_others=known.num_others,
         same_reference=known.same_reference,
         sources=known.sources,
+        tried=known.tried,
         learn_reference=learn_reference,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,8 +196,11 @@ def known_of(
     setup: Setup,
     evaluator: FunctionEvaluator,
     keeps: bool = True,
+    counts: Collection[tuple[int, ...]] | None = None,
 ) -> Known:
     """What older runs observed; `keeps`: the directory of this run keeps it.
+
+    See `known_from` for `counts`.
 
     Raises:
         InputError: If this run began with other ones, or has lost what grading anew may cost; or
@@ -217,6 +220,7 @@ def known_of(
         answers_vary=not evaluator.deterministic,
         run_dir=setup.folder if keeps else None,
         regrade_usd=setup.budget_usd - lost_usd if keeps else None,
+        counts=counts,
     )
 
 

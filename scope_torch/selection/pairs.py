@@ -19,6 +19,7 @@ from scope_torch.results.bill import regraded_usd
 from scope_torch.results.checked import Pair
 from scope_torch.runs.deadline import TIME_IS_OVER
 from scope_torch.runs.journal import lost_in
+from scope_torch.runs.older import KNOWN
 from scope_torch.runs.opening import describe_prices, open_run_dir
 from scope_torch.runs.regrading import REGRADED
 from scope_torch.runs.runner import problem_settings
@@ -91,23 +92,34 @@ class Pairs:
         self._draws, self._has_reference, self._is_fixed = draws, has_reference, is_fixed
         self._begun = deque[_Begun]()  # pairs that are not complete, in the order of the draws
         self._pairs, self._num_known, self._is_decided = list[Pair](), 0, False
-        known = known_of(setup, evaluator)
+        known = known_of(setup, evaluator, counts=self._counted())
         evaluator.paid(known.observations)
         lost = [] if setup.folder is None else lost_in(inside(setup.folder, REGRADED))
         lost_usd = math.fsum(one.paid_usd for one in lost)
         self.graded_usd = regraded_usd(known.sources) + lost_usd
         self._known = {one.request: one for one in known.observations if not one.replicate}
+        self._is_chosen = theta in known.tried
         self._logged = {one.query: one for one in logged_reference(setup)}
 
+    def _counted(self) -> set[tuple[int, ...]]:
+        """Whose known answers may count; see `forget_chosen`."""
+        counted = {self._setup.problem.theta_ref} if self._has_reference else set()
+        if self._is_fixed:
+            return {*counted, self._theta}
+        folder = self._setup.folder
+        if folder is not None and (folder / KNOWN).exists():  # then they have their grades
+            return counted
+        is_chosen = self._theta in known_of(self._setup, self._evaluator, keeps=False).tried
+        return set() if is_chosen else counted
+
     def forget_chosen(self) -> bool:
-        """Leaves out all known answers if the configuration has some; returns whether it has.
+        """Leaves out all known answers if a search has tried the configuration; returns whether.
 
         A search has then chosen it by these answers, also by theta_0's: where that was unlucky, a
         configuration that is too poor passes the search, and would pass here for the same reason.
         """
-        is_chosen = any(request.theta == self._theta for request in self._known)
-        self._known = {} if is_chosen else self._known
-        return is_chosen
+        self._known = {} if self._is_chosen else self._known
+        return self._is_chosen
 
     def ask(
         self,

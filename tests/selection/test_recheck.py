@@ -378,15 +378,14 @@ def test_what_grading_anew_has_cost_is_of_the_first_day(tmp_path):
     def dear(expected, output):
         return float(expected == output), 0.05
 
-    how = {"dataset": data, "min_quality": 0.5, "progress": False, "name": "x"}
+    how = {"dataset": data, "max_quality_loss": 0.1, "progress": False, "name": "x"}
     st.select(
-        app, models={"a": ["nano", "pro"]}, reference="pro", max_quality_loss=0.1, budget_usd=5,
-        metric=exactly, run_dir=tmp_path / "june",
-        **{**how, "min_quality": None},
+        app, models={"a": ["nano", "pro"]}, reference="pro", budget_usd=5, metric=exactly,
+        run_dir=tmp_path / "june", **how,
     )  # fmt: skip
     for day, budget_usd in enumerate([4.0, 0.7, 0.7], start=1):
         found = st.recheck(
-            app, {"a": "pro"}, metric=dear, budget_usd=budget_usd, draws=5,
+            app, {"a": "mini"}, reference={"a": "pro"}, metric=dear, budget_usd=budget_usd, draws=5,
             run_dir=tmp_path / "watch", continue_from=tmp_path / "june", **how,
         )  # fmt: skip
         assert (len(found.pairs), found.num_new) == (5 * day, 5)

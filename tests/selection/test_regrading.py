@@ -213,6 +213,11 @@ class Raising:
         return exactly(expected, output), USD
 
 
+def search_before(kind, folder):
+    """What a search knows of the reference counts in a `recheck` of what it has not tried."""
+    select(App(), run_dir=folder / "june", models=["nano", *["mini"] * (kind != "recheck"), "pro"])
+
+
 def with_judge(kind, app, judge, folder, version="1", **changes):
     """`select`, `check` or `recheck` with older answers; returns what was paid by its result."""
     how = {"metric": judge, "metric_version": version, "continue_from": folder / "june"}
@@ -230,7 +235,7 @@ def with_judge(kind, app, judge, folder, version="1", **changes):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["select", "check", "recheck"])
 def test_a_judge_that_raises_does_not_spend_without_end(tmp_path, kind):
-    select(App(), run_dir=tmp_path / "june")
+    search_before(kind, tmp_path)
     judge, app, budget_usd, raised = Raising(never=("QUERY 3",)), App(), 12 * USD, 0
     for raised in range(20):  # noqa: B007 - the last one is looked at
         try:
@@ -251,7 +256,7 @@ def test_a_judge_that_raises_does_not_spend_without_end(tmp_path, kind):
 )
 def test_grades_of_a_judge_that_raised_are_in_the_bill(tmp_path, kind, version):
     """Also if it is mended, and all outputs are graded anew; what that costs is on disk too."""
-    select(App(), run_dir=tmp_path / "june")
+    search_before(kind, tmp_path)
     app, raising, dying, mended = App(), Raising(20), Raising(20), Raising()
     with pytest.raises(ValueError, match="neither"):
         with_judge(kind, app, raising, tmp_path)
