@@ -138,10 +138,10 @@ def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = Fals
             several.add(llm)
         elif changed and not _is_of_its_day(run_dir, old, now):
             both = ", ".join(f"{name} was {old.get(name)}, now {now.get(name)}" for name in changed)
+            today = "known answers then cost what they do today, or are asked again if nobody knows"
             raise InputError(
-                f"{run_dir} began with other prices of {llm!r}: {both}. Restore them, or give "
-                f"continue_from={str(run_dir)!r} and another run_dir: known answers then cost what "
-                "they do today, or are asked again if nobody knows that"
+                f"{run_dir} began with other prices of {llm!r}: {both}. Restore them, or "
+                f"{_going_on(run_dir, f'{today} that')}"
             )
     if prices is not None and (not path.exists() or len(several) > len(facts.get(SEVERAL, ()))):
         mixed = {SEVERAL: sorted(several)} if several else {}
@@ -290,14 +290,19 @@ def _check_settings(
 def _mend_of_metric(before: str, now: str, root: Path) -> str:
     """How a search goes on whose metric is another one, or seems to be."""
     is_same = before.rpartition(" ")[0] == now.rpartition(" ")[0] != ""
+    anew = "the kept outputs are then graded anew, without a call"
     filled = (
         ". If it only holds something else now, such as answers that it remembers, begin a new "
         "process, and give new runs metric_version="
     )
-    return (
-        f"Restore the metric, or give continue_from={str(root)!r} and another run_dir: the kept "
-        f"outputs are then graded anew, without a call{filled if is_same else ''}"
-    )
+    return f"Restore the metric, or {_going_on(root, anew)}{filled if is_same else ''}"
+
+
+def _going_on(root: Path, more: str) -> str:
+    """How a run goes on in another directory, and what that means; pilots alone are no run."""
+    if not any((root / name).exists() for name in (BEGUN, "settings.json")):
+        return f"choose {ANOTHER_RUN_DIR}"
+    return f"give continue_from={str(root)!r} and another run_dir: {more}"
 
 
 def graded_otherwise(before: str, evaluator: Evaluator, path: Path) -> bool:

@@ -64,9 +64,11 @@ def test_pilots_and_the_run_have_one_price(tmp_path):
     select(Tokens(), run_dir=folder, prices=prices(), dry_run="pilot")
     for dry_run in ("pilot", False):
         app = Tokens()
-        with pytest.raises(InputError, match="other prices of 'pro'"):
+        with pytest.raises(InputError, match=r"'pro': .* or choose another run_dir"):
             select(app, run_dir=folder, prices=prices(pro=2), dry_run=dry_run)
-        assert app.calls == []
+        with pytest.raises(InputError, match=r"the metric was .* or choose another run_dir"):
+            select(app, run_dir=folder, prices=prices(), metric_version="2", dry_run=dry_run)
+        assert app.calls == []  # no search can continue from pilots alone
 
 
 def test_a_check_does_not_go_on_at_other_prices(tmp_path):
