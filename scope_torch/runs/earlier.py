@@ -7,8 +7,9 @@ use LLMs of the same name; a query is the same if its content is (`queries.json`
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -96,7 +97,10 @@ def refuse_others(paths: Sequence[Path | str], folder: Path) -> None:
     """Raises an error if a run that has begun in `folder` continues from other runs than these."""
     before, names = list[str](), _resolved(paths)
     if (folder / KNOWN).exists():
-        before = read_json(folder / KNOWN)["continue_from"]
+        facts = read_json(folder / KNOWN)
+        before, then = facts["continue_from"], facts.get("folder")
+        if then and _from(then, before) == _from(folder.resolve(), names):
+            return  # all of them were moved together, or nothing was
     elif not any((folder / part / "settings.json").exists() for part in _BEGUN):
         return
     if before != names:
@@ -104,6 +108,13 @@ def refuse_others(paths: Sequence[Path | str], folder: Path) -> None:
             f"{folder} continues from {before or 'no other run'}, not from {names or 'none'}; "
             f"restore continue_from, or choose {ANOTHER_RUN_DIR}"
         )
+
+
+def _from(folder: Path | str, names: Sequence[str]) -> list[str]:
+    """Where other runs are, as seen from a folder; on another drive of Windows by their names."""
+    with suppress(ValueError):
+        return [os.path.relpath(name, folder) for name in names]
+    return list(names)
 
 
 def _resolved(paths: Sequence[Path | str]) -> list[str]:
@@ -141,6 +152,7 @@ def _keep(folder: Path, taken: Taken, names: list[str], evaluator: Evaluator) ->
     write_atomically(folder / OBSERVATIONS, lines, private=True)
     facts = {
         "continue_from": names,
+        "folder": str(folder.resolve()),
         "evaluator": evaluator.fingerprint(),
         "num_others": taken.num_others,
         "same_reference": taken.same_reference,
