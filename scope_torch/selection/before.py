@@ -332,8 +332,10 @@ def _with_reference(
     Raises:
         InputError: If it was never right, or free, or an outcome of a constraint is missing.
     """
-    is_relative = sample is None or problem.epsilon is not None
-    if is_relative and not any(answer.quality for answer in answers):
+    costs = [answer.cost_usd for answer in answers]
+    qualities = [answer.quality for answer in answers]
+    is_whole = sample is None and not _is_below(problem, _mean(qualities))
+    if (is_whole or problem.epsilon is not None) and not any(qualities):
         if all(answer.failed is not None for answer in answers):
             raise InputError(
                 f"all {len(answers)} runs of the reference failed, so there is no threshold; the "
@@ -343,14 +345,12 @@ def _with_reference(
             f"the reference was right on none of {len(answers)} queries, so there is no threshold; "
             "does the metric compare what it should? outputs.jsonl in run_dir has the answers"
         )
-    costs = [answer.cost_usd for answer in answers]
-    qualities = [answer.quality for answer in answers]
     return replace(
         problem,
         reference_quality=_mean(qualities),
         reference_cost_usd=_mean(costs),
-        reference_answers=tuple(zip(costs, qualities, strict=True)) if sample is None else None,
-        reference_queries=None if sample is None else len(sample),
+        reference_answers=tuple(zip(costs, qualities, strict=True)) if is_whole else None,
+        reference_queries=None if is_whole else len(answers),
         constraints=(*problem.constraints, *_in_numbers(problem, answers, sample, vary)),
         reference_outcomes={
             limit.name: _mean([limit.of(answer) for answer in answers])
@@ -358,6 +358,13 @@ def _with_reference(
             if limit.name not in (QUALITY, COST)
         },
     )
+
+
+def _is_below(problem: SelectionProblem, quality: float) -> bool:
+    """Whether theta_0 has less than the least quality: then it is no fallback, as with a sample."""
+    if any(limit.is_relative for limit in problem.constraints):
+        return False  # needs all of its answers
+    return any(one.name == QUALITY and not one.holds(quality) for one in problem.constraints)
 
 
 def _in_numbers(

@@ -285,6 +285,34 @@ def test_a_reference_that_is_kept_is_in_doubt():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [0.0, 0.8])  # of the queries, by the reference
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_reference_that_is_not_good_enough_ends_no_search_either(tmp_path, share, is_known):
+    """Also if all of its answers are known, as to a search that continues with another bound."""
+    app = App()
+
+    def unlike(models, text):
+        output, usd = app(models, text)
+        is_poor = tuple(models.values()) == PRO and int(text.split()[1]) >= share * Q
+        return ("?" if is_poor else output), usd
+
+    how = {"run_dir": tmp_path / "july", "reference_queries": Q}
+    if is_known:
+        before = least(run_dir=tmp_path / "june", reference_queries=Q) | {"min_quality": 0.01}
+        st.select(unlike, **before)
+        how |= {"continue_from": tmp_path / "june", "reference_queries": None}
+    result = st.select(unlike, **least(**how))
+    assert (result.choice, result.certified) == ({"plan": "mini", "solve": "mini"}, True)
+    assert result.problem.reference_quality == share
+    assert len(set(app.calls)) == len(app.calls)
+    kept = st.select(unlike, **least(**how | {"run_dir": None}) | {"models": ["nano", "pro"]})
+    assert (kept.choice, kept.certified) == ({"plan": "pro", "solve": "pro"}, False)
+    told = " ".join(str(kept).split())
+    assert "the reference itself breaks quality >= 0.9 (0" in told
+    assert " on 150 of 150 queries)" in told
+
+
+@pytest.mark.slow
 def test_a_reference_that_is_never_right_ends_no_search_that_does_not_need_it():
     def app(models, text):
         is_right = tuple(models.values()) != PRO
