@@ -136,7 +136,8 @@ def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = Fals
         changed = [name for name in _PRICES if known.get(name) != now.get(name)]
         if changed and may_change:
             several.add(llm)
-        elif changed and not _is_of_its_day(run_dir, old, now):
+        elif changed and not _is_other_day(run_dir, old, now):
+            changed += ["source"] if old.get("source") != now.get("source") else []
             both = ", ".join(f"{name} was {old.get(name)}, now {now.get(name)}" for name in changed)
             today = "known answers then cost what they do today, or are asked again if nobody knows"
             raise InputError(
@@ -148,11 +149,11 @@ def describe_prices(run_dir: Path, evaluator: Evaluator, may_change: bool = Fals
         _write(path, {"prices": then or prices, **mixed})
 
 
-def _is_of_its_day(run_dir: Path, old: dict[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether these are published prices of one day, or the day is compared elsewhere."""
-    if "at" not in old or "at" not in now:
-        return False
-    return old["at"] == now["at"] or any((run_dir / p / "settings.json").exists() for p in DATED)
+def _is_other_day(run_dir: Path, old: dict[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether these are published prices of two days, which are compared elsewhere."""
+    if "at" not in old or "at" not in now or old["at"] == now["at"]:
+        return False  # a release may correct the prices of a day
+    return any((run_dir / part / "settings.json").exists() for part in DATED)
 
 
 def day_of_prices(run_dir: Path) -> str | None:

@@ -1,8 +1,10 @@
 """A run that goes on at other prices would mix two costs: it is refused, with the mend."""
 
 import contextlib
+import copy
 import json
 from datetime import date
+from decimal import Decimal
 
 import pytest
 from llm.fake_endpoint import only_loopback  # noqa: F401
@@ -183,6 +185,37 @@ def test_a_price_list_is_not_changed_by_a_run_that_goes_on(tmp_path, monkeypatch
         assert prices_of_o3(again) == prices_of_o3(old) == ("2025-06-09", 10.0, 0.014)
     new = of_o3(app, run_dir=tmp_path / "11", prices=prices)
     assert prices_of_o3(new) == ("2025-06-11", 2.0, pytest.approx(0.0028))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [1, 7, None])
+def test_a_run_does_not_go_on_at_prices_that_a_release_has_corrected(tmp_path, monkeypatch, stop):
+    """Of the day on which it began; a new release of the package says something else of it."""
+
+    def app(_, text):
+        calls.append(text)
+        if len(calls) == stop:
+            raise KeyboardInterrupt
+        return text.upper(), {"model": (1_000, 100)}
+
+    def corrected(self, llm, tier=""):
+        price = copy.copy(published(self, llm, tier))
+        price.input_mtok = Decimal(3) if llm == "o3" else price.input_mtok
+        return price
+
+    published, calls = PriceList._model_price, []
+    with contextlib.suppress(KeyboardInterrupt):
+        of_o3(app, run_dir=tmp_path / "june")
+    monkeypatch.setattr(PriceList, "_model_price", corrected)
+    calls.clear()
+    with pytest.raises(
+        InputError, match=r"other prices of 'o3': input_usd_per_mtok was 2.0, now 3"
+    ):
+        of_o3(app, run_dir=tmp_path / "june")
+    assert calls == []
+    stop = None
+    july = of_o3(app, run_dir=tmp_path / "july", continue_from=tmp_path / "june")
+    assert [one.cost_usd for one in july.reference] == pytest.approx([0.0038] * 12)
 
 
 @pytest.mark.slow
