@@ -92,7 +92,7 @@ class FinishedRun:
 
     @cached_property
     def _trace(self) -> list[RecordedRow]:
-        return read_trace(self.path / "trace.csv", self.problem)
+        return read_trace(self.path / "trace.csv", self.problem, self.result)
 
     @cached_property
     def _true_curve(self) -> OracleCurve | None:

@@ -152,7 +152,7 @@ def read_run(path: Path) -> RecordedRun:
         settings=settings,
         problem=problem,
         observations=read_journal(path / "journal.jsonl"),
-        rows=read_trace(path / "trace.csv", problem),
+        rows=read_trace(path / "trace.csv", problem, None if is_running else result),
         result=result,
         error=error_log.read_text("utf-8", "replace") if error_log.exists() else None,
         is_running=is_running,

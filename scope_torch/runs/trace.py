@@ -7,7 +7,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -105,16 +105,32 @@ class RecordedRow:
     truth: tuple[float, ...] | None
 
 
-def read_trace(path: Path, problem: SelectionProblem) -> list[RecordedRow]:
+def read_trace(
+    path: Path, problem: SelectionProblem, result: Mapping[str, Any] | None = None
+) -> list[RecordedRow]:
     """The rows of a trace; none if there is no file. A last line without its end is left out.
 
     Args:
         path: `trace.csv`, which a running search may be writing.
         problem: The problem that was searched.
+        result: Content of `result.json`; None if the search has not finished.
 
     Raises:
-        InputError: If a line is not a row of a trace of this problem.
+        InputError: If a line is not a row of a trace of this problem, or the file ends with another
+            theta_out than the result.
     """
+    rows = _rows_of(path, problem)
+    last = rows[-1].row.theta_out if rows else problem.theta_ref
+    if result is not None and [*last] != result["theta_out_codes"]:
+        raise InputError(
+            f"{path} is missing or cut: it ends before the theta_out of result.json; restore it, "
+            "or, where journal.jsonl is whole, move result.json away and run the same command "
+            "again: it writes both anew and pays for nothing"
+        )
+    return rows
+
+
+def _rows_of(path: Path, problem: SelectionProblem) -> list[RecordedRow]:
     try:
         text = path.read_bytes().decode()
     except FileNotFoundError:

@@ -15,6 +15,7 @@ import pytest
 from scope_torch.errors import InputError
 from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.runs.callbacks import Callback
+from scope_torch.runs.finished import load_runs
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.recorded import read_run
 from scope_torch.runs.runner import run
@@ -157,6 +158,31 @@ def test_half_written_lines_are_left_out(tmp_path):
     assert cut.observations == whole.observations[:-1]
     (tmp_path / "error.log").write_text("a traceback")
     assert read_run(tmp_path).status == "failed"
+
+
+@pytest.mark.parametrize("kept", [None, 0, 1], ids=["deleted", "empty", "cut"])
+def test_a_finished_run_whose_trace_is_lost_is_not_one_that_found_nothing(tmp_path, kept):
+    """As where a folder was copied without its large files."""
+    path = tmp_path / "trace.csv"
+    result = search(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.unlink() if kept is None else path.write_bytes(b"".join(lines[: 2 * kept]))
+    lost = r"trace\.csv is missing or cut.*move result\.json away"
+    for read in (read_run, load_runs_and_measure):
+        with pytest.raises(InputError, match=lost):
+            read(tmp_path)
+    (tmp_path / "result.json").unlink()
+    assert read_run(tmp_path).status == "interrupted"  # without a result, a trace may be short
+    again = search(tmp_path)
+    assert again.replayed == len(result.history)
+    assert [recorded.row for recorded in read_run(tmp_path).rows] == list(result.trace)
+    load_runs_and_measure(tmp_path)
+
+
+def load_runs_and_measure(path):
+    """What `report` reads."""
+    groups, _ = load_runs(path)
+    return [run.measures() for runs in groups.values() for run in runs]
 
 
 def test_names_may_hold_the_sign_between_names(tmp_path):
