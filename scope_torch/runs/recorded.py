@@ -198,7 +198,7 @@ def _result_if_finished(path: Path, settings: dict[str, Any]) -> dict[str, Any] 
 def _check_number(run: RecordedRun) -> None:
     """Refuses a journal that lost lines after the run had finished."""
     made, found = run.summary().get("num_observations", 0), len(run.observations)
-    if found and found < made:
+    if found < made:
         raise InputError(
             f"{run.path / 'journal.jsonl'} has {found} of {made} observations; restore the file, "
             "or move the directory away and start anew"

@@ -179,6 +179,14 @@ def test_a_finished_run_whose_trace_is_lost_is_not_one_that_found_nothing(tmp_pa
     load_runs_and_measure(tmp_path)
 
 
+def test_a_finished_run_whose_journal_is_lost_is_not_one_that_asked_nothing(tmp_path):
+    """Else its page has the bill of the search beside "calls 0", and all of its budget is left."""
+    made = len(search(tmp_path, budget=0.2).history)
+    (tmp_path / "journal.jsonl").unlink()
+    with pytest.raises(InputError, match=f"has 0 of {made} observations; restore the file"):
+        read_run(tmp_path)
+
+
 def load_runs_and_measure(path):
     """What `report` reads."""
     groups, _ = load_runs(path)
