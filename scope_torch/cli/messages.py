@@ -102,8 +102,8 @@ def _nearest_key(error: OmegaConfBaseException) -> str:
     return "" if word in known else nearest(word, known).removeprefix("; ")
 
 
-def describe(summary: dict[str, Any]) -> str:
-    """The content of `result.json` in three or four lines."""
+def describe(summary: dict[str, Any], folder: Path) -> str:
+    """The content of `result.json` in three or four lines, and the folder where it is now."""
     llms = ", ".join(f"{module}: {llm}" for module, llm in summary["theta_out"].items())
     relative = ""
     if summary["true_cost_usd"] is not None:
@@ -120,7 +120,6 @@ def describe(summary: dict[str, Any]) -> str:
         basis += f" for tomorrow at delta={summary['delta']:g}" if basis == "certified" else ""
     elif summary.get("mode") == "theory":
         basis += ", theory bounds"
-    folder = Path(summary["paths"]["run_dir"])
     if folder.is_relative_to(Path.cwd()):
         folder = folder.relative_to(Path.cwd())
     return (

@@ -127,7 +127,7 @@ def _job(cfg: DictConfig) -> str | None:
             sys.exit(2)
         return failure
     (directory / "error.log").unlink(missing_ok=True)
-    say(describe(summary))
+    say(describe(summary, directory))
     return None
 
 

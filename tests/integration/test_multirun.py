@@ -83,6 +83,18 @@ def test_every_method_is_one_job_and_one_without_its_extra_fails_alone(cli, monk
 
 
 @pytest.mark.slow
+def test_finished_runs_in_a_folder_that_was_moved_are_where_they_are_now(cli):
+    """`result.json` has the folder in which they were made, which may be gone."""
+    assert cli(*SMALL, "method=random_search", "seed=0,1")[0] == 0
+    Path("outputs").rename("paper")
+    status, out, _ = cli(*SMALL, "method=random_search", "seed=0,1", "output_dir=paper")
+    assert status == 0
+    folder = "paper/synthetic/random_search/task.num_queries=8"
+    told = [line.strip() for line in out.splitlines() if "/seed=" in line]
+    assert told == [f"{folder}/seed=0", f"{folder}/seed=1"]
+
+
+@pytest.mark.slow
 def test_a_single_run_with_a_wrong_value_leaves_no_directory(cli):
     status, _, err = cli("task=synthetic", "method=scope", "method.alpha=7")
     assert status == 2
