@@ -178,6 +178,22 @@ def inside(folder: Path, *names: str) -> Path:
     return path
 
 
+def plain(values: Any) -> Any:
+    """The values with numbers and arrays of numpy and torch as Python's, which JSON can hold.
+
+    Examples:
+        >>> import numpy as np
+        >>> plain({"seed": np.int64(3), "weights": (np.float32(0.5), [np.ones(2)])})
+        {'seed': 3, 'weights': (0.5, [[1.0, 1.0]])}
+    """
+    if isinstance(values, dict):
+        return {key: plain(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        found = [plain(value) for value in values]
+        return tuple(found) if isinstance(values, tuple) else found
+    return values.tolist() if hasattr(values, "tolist") else values
+
+
 def cell_of(value: Any) -> Any:
     """A value as a cell of a CSV file: a text that a spreadsheet would calculate gets ' in front.
 

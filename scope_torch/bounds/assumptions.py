@@ -15,6 +15,16 @@ WIDENING = 1.5  # factor of beta each time that bounds are widened
 MOST_WIDENINGS = 100  # to 4e17 times: its square is a number still
 
 
+def bounds_in(settings: dict[str, Any]) -> dict[str, Any] | None:
+    """The settings of the bounds of SCOPE; None in those of another method, whatever it calls so.
+
+    Args:
+        settings: The `settings()` of any method.
+    """
+    found = settings.get("bounds")
+    return found if isinstance(found, dict) and "mode" in found else None
+
+
 def basis_of(settings: dict[str, Any]) -> Literal["certified", "accepted (tuned)"]:
     """Whether a configuration that passed the certificate is certified, or only accepted.
 
@@ -53,7 +63,7 @@ def certificate_in(settings: dict[str, Any]) -> dict[str, Any]:
     if "population_delta" in settings:
         return {"certificate": "population", "delta": settings["population_delta"]}
     if "sequence_delta" not in settings:
-        delta = settings.get("bounds", {}).get("delta")  # of a theorem
+        delta = (bounds_in(settings) or {}).get("delta")  # of a theorem
         return {} if delta is None else {"delta": delta}
     found = {"certificate": "sequence", "delta": settings["sequence_delta"]}
     if (variance := settings.get("sequence_variance")) is not None:
@@ -88,10 +98,14 @@ def assumptions(settings: dict[str, Any]) -> list[str]:
     """The assumptions under which the bounds hold.
 
     Args:
-        settings: The `settings()` of `TunedBounds`, `CredibleBounds` or `TheoryBounds`.
+        settings: The `settings()` of the bounds.
     """
     of_mode = {"tuned": _tuned, "credible": _credible, "theory": _theory}
-    return of_mode[settings["mode"]](settings)
+    return of_mode.get(settings["mode"], _own)(settings)
+
+
+def _own(settings: dict[str, Any]) -> list[str]:
+    return [f"the bounds, {settings['mode']}, are your own: no probability is proven of them here"]
 
 
 def _tuned(_settings: dict[str, Any]) -> list[str]:

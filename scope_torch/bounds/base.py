@@ -40,7 +40,7 @@ class ConfidenceBounds(Protocol):
     because the root mean square over queries of sigma_hat is 1 there.
 
     Attributes:
-        mode: `tuned`, `theory` or `credible`; or the name of your own, if `assumptions` knows it.
+        mode: `tuned`, `theory` or `credible`; or another name for your own.
     """
 
     mode: str

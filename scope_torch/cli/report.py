@@ -150,8 +150,7 @@ def _panel(task: str, budget: float, shown: Mapping[str, Sequence[FinishedRun]])
     lines = [lines_of(run.result) for runs in shown.values() for run in runs]
     optima = {one["optimal_cost_usd"] for one in lines}
     first = next(iter(shown.values()))[0]
-    kernel = first.settings["optimizer"].get("kernel", {}).get("name", "")
-    paper = paper_curves(task, first.result["reference"], kernel)
+    paper = paper_curves(task, first.result["reference"], first.kernel)
     most = max(len(runs) for runs in shown.values())
     mark = next(filter(None, map(mark_of, shown.values())), "")
     return Panel(

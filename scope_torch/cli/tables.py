@@ -177,8 +177,7 @@ def _paper_deployment(group: Group, runs: Sequence[FinishedRun]) -> tuple[float,
 def _paper_share(run: FinishedRun) -> float | None:
     """The paper's final best feasible cost over c(theta_0)."""
     result = run.result
-    kernel = run.settings["optimizer"].get("kernel", {}).get("name")
-    curves = paper_curves(result["task"], result["reference"], kernel)
+    curves = paper_curves(result["task"], result["reference"], run.kernel)
     if result["method"] in curves:
         cost = curves[result["method"]][1]
         return float(cost[-1] / cost[0])

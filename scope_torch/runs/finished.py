@@ -135,6 +135,12 @@ class FinishedRun:
         return pruned_early([r.row for r in self._trace], self.result["num_queries"])
 
     @property
+    def kernel(self) -> str:
+        """The name of its kernel; a method of one's own may call anything so."""
+        kernel = self.settings["optimizer"].get("kernel")
+        return str(kernel.get("name", "")) if isinstance(kernel, dict) else ""
+
+    @property
     def seed(self) -> int:
         """Of the search."""
         return self.settings["optimizer"].get("seed", 0)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scope_torch.constraints import COST
 from scope_torch.errors import InputError, check_numbers
-from scope_torch.files import path_of
+from scope_torch.files import path_of, plain
 from scope_torch.observation import History, Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.result import RunResult
@@ -127,7 +127,7 @@ def run(
             repeats=kept_answers(evaluator, search.history),
             known=observations,
             trace=optimizer.trace,
-            report=optimizer.report(),
+            report=plain(optimizer.report()),
             front=front_of(problem, optimizer, search.history, known=observations),
             settings=settings,
             truth=truth,
@@ -172,7 +172,7 @@ def run_settings(
     """Everything that decides a run, JSON-serialisable; arguments as in `run`."""
     return {
         "problem": problem_settings(problem),
-        "optimizer": optimizer.settings(),
+        "optimizer": plain(optimizer.settings()),
         "evaluator": evaluator.fingerprint(),
         "budget_usd": float(budget_usd),
     }

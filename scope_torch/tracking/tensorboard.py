@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scope_torch.errors import InputError
-from scope_torch.files import inside, path_of
+from scope_torch.files import inside, path_of, plain
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome
 from scope_torch.search.optimizer import Described, TraceRow
@@ -51,7 +51,8 @@ class TensorBoardTracker(Callback):
         for old in self._folder.glob("events.out.tfevents.*"):
             old.unlink()
         self._writer, self._problem = self._make_writer(str(self._folder)), problem
-        config = {"task": problem.name, "budget_usd": budget_usd, "optimizer": optimizer.settings()}
+        settings = plain(optimizer.settings())
+        config = {"task": problem.name, "budget_usd": budget_usd, "optimizer": settings}
         self._write_json("config", config)
 
     def changed(self, row: TraceRow) -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from scope_torch.bounds.assumptions import basis_of, certificate_in
+from scope_torch.bounds.assumptions import basis_of, bounds_in, certificate_in
 from scope_torch.observation import History, Observation
 from scope_torch.reference import sample_queries
 from scope_torch.results.bill import Bill, cost_of, regraded_usd
@@ -180,7 +180,7 @@ def basis(run: RecordedRun) -> Basis:
     if not run.rows or run.rows[-1].row.theta_out == run.problem.theta_ref:
         return "reference"
     settings = run.settings["optimizer"]  # older results do not tell accepted from certified
-    return basis_of(settings) if "bounds" in settings else "observed"
+    return basis_of(settings) if bounds_in(settings) else "observed"
 
 
 def _estimate(report: Mapping[str, Any], name: str) -> Estimate | None:

@@ -10,7 +10,9 @@ import torch
 from composed import compose_scope
 from test_per_query import all_codes, random_history, surrogate_of
 
+from scope_torch import make_scope, run
 from scope_torch.bounds import TheoryBounds, TunedBounds
+from scope_torch.bounds.base import Beta
 from scope_torch.bounds.information_gain import InformationGain, RealisedGain
 from scope_torch.bounds.tuned import MIN_LOO_QUERIES
 from scope_torch.errors import InputError
@@ -18,6 +20,7 @@ from scope_torch.model.hamming_sums import HammingGrid
 from scope_torch.model.kernels import HammingMatern52Kernel, HammingRBFKernel
 from scope_torch.model.per_query import QuerySurrogate
 from scope_torch.problem import SelectionProblem
+from scope_torch.tasks.synthetic import synthetic_task
 
 SIZES, KERNEL, LAM = (3, 4, 2), HammingMatern52Kernel(), 1e-4
 COST = 0.004  # c(theta_0) in USD
@@ -292,3 +295,42 @@ def test_scope_refuses_bounds_made_for_another_surrogate(kernel, lam):
     arguments = {"kernel": HammingMatern52Kernel(), "lam": 1e-6, "seed": 0, "base": (0, 0, 0)}
     with pytest.raises(InputError, match="not what the bounds were made for"):
         compose_scope(problem(), bounds, **arguments)
+
+
+class Constant:
+    """Bounds of one's own: the half-widths are what they are."""
+
+    gain = None
+
+    def __init__(self, mode):
+        self.mode = mode
+
+    def fit(self, surrogate, least_slope):
+        pass
+
+    def beta(self, j_max, information=()):
+        return Beta(1e-3, 0.5)
+
+    def widen(self):
+        return False
+
+    def settings(self):
+        return {"mode": self.mode}
+
+    def report(self):
+        return {"mode": self.mode}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["constant", "tuned"])
+@pytest.mark.parametrize("certificate", ["bounds", "sequence"])
+def test_bounds_of_ones_own_end_in_a_result(mode, certificate, tmp_path):
+    """`make_scope` takes them: what they rest on is nothing that we know."""
+    task = synthetic_task(num_queries=8)
+    search = make_scope(task.problem, base="nano", bounds=Constant(mode), certificate=certificate)
+    result = run(task.problem, search, task.evaluator, 0.1, run_dir=tmp_path / "run")
+    own = "the bounds, constant, are your own: no probability is proven of them here"
+    assert (own in result.report["assumptions"]) == (mode == "constant")
+    by_bounds = ("accepted (tuned)", "reference")
+    assert certificate == "sequence" or result.recommendation.basis in by_bounds
+    result.save(tmp_path / "report.html")

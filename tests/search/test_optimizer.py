@@ -10,11 +10,14 @@ from tables import Task, make_task
 
 from scope_torch.bounds import TheoryBounds
 from scope_torch.bounds.information_gain import InformationGain
+from scope_torch.cli.report import report
+from scope_torch.cli.watch import write_page
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.evaluators.table import TableEvaluator
 from scope_torch.model.kernels import HammingMatern52Kernel
 from scope_torch.observation import Request
+from scope_torch.runs.recorded import read_run
 from scope_torch.runs.runner import run
 from scope_torch.search.optimizer import Recommendation, SequentialOptimizer
 from scope_torch.testing import OptimizerConformance, drive
@@ -177,3 +180,32 @@ def test_a_recommendation_and_a_reason_may_be_of_other_types(theta, tmp_path):
     assert result.recommendation.theta == (0, 1)
     assert written["theta_out_codes"] == [0, 1]
     assert written["stop_reason"] == "True"
+
+
+class Reports(Asks):
+    """Settings and a report in the words and numbers of its author."""
+
+    def settings(self):
+        about = {"bounds": [0.0, 1.0], "kernel": "matern52", "weights": np.ones(2)}
+        return {"name": self.name, "seed": np.int64(3), **about}
+
+    def report(self):
+        names = {"task": "a", "method": "b", "basis": "certified", "theta_out": [0, 1]}
+        return {**names, "evaluations": np.int64(4), "loss": torch.tensor(0.5)}
+
+
+@pytest.mark.slow
+def test_what_an_optimizer_of_ones_own_reports_does_not_damage_its_result(tmp_path):
+    """Neither does the name of a setting that means something else in SCOPE."""
+    search = Reports(TASK.problem, [Request((0, 1), 0)])
+    result = run(TASK.problem, search, TableEvaluator(TASK.table), 9.0, run_dir=tmp_path / "run")
+    told = read_run(tmp_path / "run").summary()
+    assert (told["task"], told["method"]) == (TASK.problem.name, search.name)
+    assert (told["theta_out"], told["basis"]) == (result.choice, "reference")
+    assert (told["evaluations"], told["loss"], told["seed"]) == (4, 0.5, 3)
+    result.save(tmp_path / "report.html")
+    assert write_page(tmp_path / "run", tmp_path / "watch.html", None)
+    assert f"| {search.name} " in report(tmp_path)
+    again = Reports(TASK.problem, [Request((0, 1), 0)])
+    same = run(TASK.problem, again, TableEvaluator(TASK.table), 9.0, run_dir=tmp_path / "run")
+    assert same.replayed == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from scope_torch.bounds.assumptions import bounds_in
 from scope_torch.results.page.chart import Chart
 from scope_torch.results.page.scatter import PER
 from scope_torch.results.page.turns import CandidateTurn, candidates
@@ -30,7 +31,7 @@ def charts(view: View) -> list[Chart]:
 
 def upper_bound(view: View) -> str:
     """Upper bounds of the cost are proven by theory only."""
-    bounds = view.result.settings["optimizer"].get("bounds")
+    bounds = bounds_in(view.result.settings["optimizer"])
     return "Upper bound" if bounds and bounds["mode"] == "theory" else "Estimated upper bound"
 
 

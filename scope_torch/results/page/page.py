@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 from torch import Tensor
 
-from scope_torch.bounds.assumptions import certified_by
+from scope_torch.bounds.assumptions import bounds_in, certified_by
 from scope_torch.constraints import Constraint
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.files import write_atomically
@@ -167,7 +167,7 @@ def _assumptions(view: View) -> list[str]:
     """As the result says or, before the end, as the settings do."""
     optimizer = view.result.settings["optimizer"]
     told = view.result.report.get("assumptions")
-    return told or (certified_by(optimizer) if "bounds" in optimizer else [])
+    return told or (certified_by(optimizer) if bounds_in(optimizer) else [])
 
 
 def _measured(view: View) -> list[Observation]:
@@ -296,12 +296,12 @@ def _facts(view: View) -> list[tuple[str, str]]:
         facts.append(("u_out", f"{per_thousand(out.u_out_usd, 'up')} {COST}"))
     if problem.objective == "cost" and out.gap_usd is not None and math.isfinite(out.gap_usd):
         facts.append(("gap", f"{per_thousand(out.gap_usd, 'up')} {COST}"))
-    bounds = optimizer.get("bounds")
+    bounds = bounds_in(optimizer)
     if bounds is None:
         facts.append(("bounds", "this method has no confidence bounds: nothing is certified"))
     else:
         setting = {"tuned": "b_g", "credible": "b"}.get(bounds["mode"])
-        chosen = f", {setting} = {bounds[setting]}" if setting else ""
+        chosen = f", {setting} = {bounds[setting]}" if setting in bounds else ""
         facts.append(("bounds", f"{bounds['mode']}{chosen}"))
         if report.get("b_g") is not None:
             widths = f"b_g = {report['b_g']:.4g} in quality, b_c = {per_thousand(report['b_c'])}"
