@@ -308,14 +308,18 @@ class Rules:
         return {**self.certificate.settings(), **self.known.settings(), **of_own}
 
     def report(self) -> dict[str, Any]:
-        """Of certificate, payoff and rules of one's own, and the LLMs that are dropped."""
+        """Of certificate and payoff, and the LLMs that are dropped."""
         report = {**self._holes.failing.report(), **self.certificate.report()}
         if self.known.answers_vary and "flips" not in report:
             report["answers_vary"] = True
         parts = [part for part in (self._payoff, self._verification) if part is not None]
-        for part in (*parts, *self._own):
+        for part in parts:
             report |= part.report()
         return report
+
+    def report_of_own(self) -> dict[str, Any]:
+        """Of rules of one's own, whose keys must not hide others, such as `delta`."""
+        return dict(pair for rule in self._own for pair in rule.report().items())
 
 
 def _first(reasons: Iterable[str | None]) -> str | None:

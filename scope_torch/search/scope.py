@@ -269,7 +269,7 @@ class SCOPE(SequentialOptimizer):
 
     def report(self) -> dict[str, Any]:
         """Bounds, counts, and what "certified" rests on; see `Optimizer`."""
-        return {
+        return self.rules.report_of_own() | {
             **self.belief.bounds.report(),
             **self._counts,
             **self.known.report(),

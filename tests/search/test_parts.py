@@ -10,6 +10,7 @@ import torch
 from composed import compose_scope
 from tables import Task, make_task
 
+from scope_torch import make_scope_joint
 from scope_torch.bounds import TunedBounds
 from scope_torch.bounds.betting import BettingSequence, share_of_delta
 from scope_torch.errors import InputError
@@ -24,10 +25,11 @@ from scope_torch.search.calibrate import InitialPool
 from scope_torch.search.candidate import QueryCandidate
 from scope_torch.search.certificate import ByBounds, BySequence
 from scope_torch.search.choice import LeastCost, MostPromising
-from scope_torch.search.rules import Rules
+from scope_torch.search.rules import Rule, Rules
 from scope_torch.search.scope import SCOPE
 from scope_torch.search.stopping import Stopping
 from scope_torch.space_search.grid import GridPosterior
+from scope_torch.tasks.synthetic import synthetic_task
 
 
 def test_scope_knows_protocols_only():
@@ -216,3 +218,22 @@ def test_u_out_is_not_defined_before_calibrate_has_ended():
     task = make_task(1, (4, 3), 8)
     with pytest.raises(RuntimeError, match="after Calibrate"):
         _ = composed(task, ByBounds(), LeastCost(1 / 3)).u_out
+
+
+class Plateau(Rule):
+    """Calls its tolerance what the framework calls the probability of a wrong certificate."""
+
+    def settings(self):
+        return {"delta": 0.5}
+
+    def report(self):
+        return {"delta": 0.5, "certificate": "none", "tolerance": 0.5}
+
+
+def test_the_report_of_a_rule_of_ones_own_hides_nothing():
+    """Else a configuration certified at delta=0.05 is told to be certified at 0.5."""
+    task = synthetic_task(num_queries=8)
+    search = make_scope_joint(task.problem, base="nano", bounds={"delta": 0.05}, rules=[Plateau()])
+    told = search.report()
+    assert (told["delta"], told["certificate"], told["tolerance"]) == (0.05, "sequence", 0.5)
+    assert search.settings()["rules"] == [{"rule": "Plateau", "delta": 0.5}]
