@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from scope_torch.evaluators.event_loop import naming_its_mend, result_of
+
+_TOLD = "cost_usd", "status_code", "code"  # what an exception may say of a call
 
 
 def fresh(value: Any) -> Any:
@@ -61,7 +65,8 @@ def called(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> An
     It gets its arguments anew, see `fresh`.
 
     `sys.exit()`, or the cancellation of a task, would end the search with all calls in flight, or
-    end the program with status 0. Here it is an error of the function like any other.
+    end the program with status 0. Here it is an error of the function like any other. So is an
+    exception that is not `is_usual`: what the call has cost could not be said in it.
 
     Raises:
         InputError: If a client of it belongs to another event loop, see `naming_its_mend`.
@@ -81,10 +86,7 @@ another exception
     """
     try:
         with naming_its_mend():
-            given = {name: fresh(value) for name, value in keywords.items()}
-            returned = function(*map(fresh, arguments), **given)
-            # Also on the event loop the call sees the context of this thread: which query it is.
-            return result_of(returned) if inspect.isawaitable(returned) else returned
+            return _returned(function, arguments, keywords)
     except (StopIteration, StopAsyncIteration) as error:  # means something else to generators
         raise in_place_of(error, f"it raised {error!r}") from error
     except (Exception, KeyboardInterrupt, GeneratorExit):
@@ -94,9 +96,42 @@ another exception
         raise in_place_of(error, f"{why}exception") from error
 
 
+def _returned(
+    function: Callable[..., Any], arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> Any:
+    given = {name: fresh(value) for name, value in keywords.items()}
+    try:
+        returned = function(*map(fresh, arguments), **given)
+        # Also on the event loop the call sees the context of this thread: which query it is.
+        return result_of(returned) if inspect.isawaitable(returned) else returned
+    except Exception as error:
+        if is_usual(error):
+            raise
+        told = in_place_of(error, type(error).__name__)
+        with suppress(Exception):
+            told.args = (f"{type(error).__name__}: {error}",)
+        told.add_note("".join(traceback.format_tb(error.__traceback__)))
+        raise told from None
+
+
+def is_usual(error: BaseException) -> bool:
+    """Whether its text and attributes can be read, and something be noted in it.
+
+    Not so of a frozen dataclass, or if `__str__` returns no text.
+    """
+    try:
+        _ = str(error), repr(error), [getattr(error, name, None) for name in _TOLD]
+        notes = getattr(error, "__notes__", [])
+        error.__notes__ = notes
+        return isinstance(notes, list)
+    except Exception:
+        return False
+
+
 def in_place_of(error: BaseException, message: str) -> RuntimeError:
-    """An error of the function like any other, with what it says that the call has cost."""
+    """An error of the function like any other, with what its client and its bill say."""
     told = RuntimeError(message)
-    if hasattr(error, "cost_usd"):
-        told.cost_usd = error.cost_usd  # type: ignore[attr-defined]
+    for name in _TOLD:
+        with suppress(Exception):
+            setattr(told, name, getattr(error, name))
     return told

@@ -12,6 +12,7 @@ import logging
 import os
 import pickle
 import platform
+import reprlib
 import secrets
 import signal
 import threading
@@ -316,14 +317,11 @@ def _packed(
     except Exception as failure:
         if error is None:
             told: Exception = InputError(
-                f"the {name} returned {value!r:.80}, which cannot be sent home from a worker "
-                f"({failure}); return plain data"
+                f"the {name} returned {reprlib.repr(value)}, which cannot be sent home from a "
+                f"worker ({failure}); return plain data"
             )
         else:
             told = in_place_of(error, f"{type(error).__name__}: {error}")
-            for part in ("status_code", "code"):  # see `evaluators.retired`
-                if isinstance(value := getattr(error, part, None), int | str):
-                    setattr(told, part, value)
             for note in error.__notes__:
                 told.add_note(note)
         return pickle.dumps((None, 0.0, told))

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeGuard
 
+from scope_torch.evaluators.calling import is_usual
 from scope_torch.factors import LLM
 from scope_torch.llm.failures import RETIRED, account_in
 from scope_torch.serve.chain import trouble_of
@@ -111,10 +112,10 @@ def _said_by(error: BaseException) -> str | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and what it was raised from; of a group, the first."""
+    """An error, and what it was raised from, as far as it can be read; of a group, the first."""
     seen: BaseException | None = error
     for _ in range(_MOST_CAUSES):
-        if seen is None:
+        if seen is None or not is_usual(seen):
             return
         yield seen
         raised_from = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
