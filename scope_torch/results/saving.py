@@ -26,6 +26,7 @@ from typing import Any
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.factors import LLM, choice_of, variable_of
 from scope_torch.files import write_atomically
+from scope_torch.observation import unique_keys
 
 VERSION = 1
 _NAMES = '"models.json", "models.yaml", ".env", "litellm.yaml" or "report.html"'
@@ -145,7 +146,8 @@ def load_chain(path: Path | str) -> list[dict[str, str]]:
 def _text_before(path: Path) -> str:
     """What a file holds that is written now; "" if there is none."""
     try:
-        return path.read_bytes().decode() if path.exists() else ""  # with its own ends of lines
+        # With its own ends of lines.
+        return path.read_bytes().decode("utf-8-sig") if path.exists() else ""
     except UnicodeDecodeError as error:
         raise InputError(f"{path} {_OF_OTHERS}") from error
     except OSError as error:
@@ -154,7 +156,7 @@ def _text_before(path: Path) -> str:
 
 def _text_of(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # as editors of Windows write it
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}; write it with result.save()") from error
 
@@ -292,7 +294,7 @@ def _of_litellm(llm: str) -> str:
 
 def _parsed(path: Path, text: str) -> Any:
     if path.suffix == ".json":
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique_keys)
     import yaml
 
     try:
@@ -316,10 +318,12 @@ def _from_content(content: Any) -> list[dict[str, str]]:
 
 def _from_env(text: str) -> dict[str, str]:
     models: dict[str, str] = {}
-    module, lines = None, text.splitlines()
+    module, lines = None, [line.removeprefix("export ") for line in text.splitlines()]
     are_named = any(line.startswith(_MODULE) for line in lines)  # others are of something else
-    for line in lines:
+    for line in [*lines, f"{_MODULE}null"]:  # the last one only ends the file
         if line.startswith(_MODULE):
+            if module is not None:
+                raise ValueError(f"no variable stands below module {module!r}")
             module = json.loads(line.removeprefix(_MODULE))
         elif _is_variable(line) and (module or not are_named):
             name, _, value = line.partition("=")

@@ -225,6 +225,38 @@ def test_damaged_files(tmp_path, name, text):
         load_models(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["models.json", "models.yaml", ".env"])
+def test_a_file_that_windows_has_saved_again(tmp_path, name):
+    """Its mark of byte order is no letter of the first line; that of .env names a module."""
+    models = {"plan": "medium", "solve": "large"}
+    path = save_models(tmp_path / name, models, {})
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load_models(path) == models
+    save_models(path, {**models, "plan": "small"}, {})
+    assert load_models(path) == {**models, "plan": "small"}
+
+
+def test_exported_variables_are_read_too(tmp_path):
+    path = tmp_path / ".env"
+    path.write_text('# module "plan"\nexport SCOPE_PLAN=medium\n# module "b"\nSCOPE_B=large\n')
+    assert load_models(path) == {"plan": "medium", "b": "large"}
+
+
+@pytest.mark.parametrize("gone", ["SCOPE_PLAN=medium\n", "SCOPE_SOLVE=large\n"])
+def test_a_module_without_its_variable_is_not_left_out(tmp_path, gone):
+    path = save_models(tmp_path / ".env", {"plan": "medium", "solve": "large"}, {})
+    path.write_text(path.read_text().replace(gone, f"#{gone}"))
+    with pytest.raises(InputError, match=r"no variable stands below module '(plan|solve)'"):
+        load_models(path)
+
+
+def test_a_module_twice_as_after_a_merge_is_refused(tmp_path):
+    path = tmp_path / "models.json"
+    path.write_text('{"version": 1, "models": {"plan": "medium", "plan": "large"}}')
+    with pytest.raises(InputError, match=r"'plan' is there twice"):
+        load_models(path)
+
+
 def test_files_that_are_not_there(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         load_models(tmp_path / "models.json")
