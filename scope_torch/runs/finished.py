@@ -123,8 +123,14 @@ class FinishedRun:
     def deployment(self) -> dict[str, Any] | None:
         """Content of `deployment.json`; None if theta_out was not run on held-out queries."""
         path, out = self.path / "deployment.json", self.result["theta_out_codes"]
-        found = read_json(path) if path.exists() else None
-        is_other = found is not None and found["theta_out"].get("codes", out) != out
+        if not path.exists():
+            return None
+        found = read_json(path)
+        try:
+            _deployment_measures(found)
+            is_other = found["theta_out"].get("codes", out) != out
+        except (KeyError, TypeError, ValueError, AttributeError) as error:  # early ones had no hash
+            raise InputError(f"{path} is damaged ({error!r}); move it away") from error
         return None if is_other else found  # the search has gone on since
 
     @property
@@ -197,10 +203,10 @@ def _deployment_measures(deployment: dict[str, Any]) -> dict[str, float | None]:
     deployed = deployment.get("best_feasible", deployment["theta_out"])
     reference = deployment["reference"]
     return {
-        "test_cost_usd": deployed["cost_usd"],
-        "test_quality": deployed["quality"],
-        "test_reference_cost_usd": reference["cost_usd"],
-        "test_reference_quality": reference["quality"],
+        "test_cost_usd": float(deployed["cost_usd"]),
+        "test_quality": float(deployed["quality"]),
+        "test_reference_cost_usd": float(reference["cost_usd"]),
+        "test_reference_quality": float(reference["quality"]),
     }
 
 

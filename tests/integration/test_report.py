@@ -254,6 +254,22 @@ def test_held_out_queries_have_a_table(outputs, no_figures):
     assert float(row["test_quality_of_reference_median"]) == 1.25
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"reference": {"cost_usd": 0.004, "quality": 0.64}},
+        {"theta_out": [1], "reference": {"cost_usd": 0.004, "quality": 0.64}},
+        {"theta_out": {"cost_usd": "?", "quality": 1}, "reference": {"cost_usd": 1, "quality": 1}},
+    ],
+)
+def test_an_edited_file_of_held_out_queries_is_named(outputs, content):
+    """Early versions wrote no hash into it, so one without a hash is not refused for that."""
+    path = min(outputs.rglob("result.json")).with_name("deployment.json")
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"deployment\.json is damaged .*; move it away"):
+        report(outputs)
+
+
 def test_held_out_queries_of_an_earlier_choice_are_not_told(outputs, no_figures):
     """The search has gone on with a larger budget since, and nothing was run again."""
     for path in outputs.rglob("result.json"):
