@@ -102,6 +102,7 @@ def recheck(
     lost = [one for one in lost_in(folder) if one not in graded]
     before = math.fsum(one.paid_usd for one in (*earlier, *lost))
     is_begun, days = (folder / KNOWN).exists(), _days(folder)
+    _refuse_cut(folder, earlier, len(days))
     setup.deadline.begin()
     with serving(setup) as (application, make_evaluator):
         application.check(setup.searched)
@@ -111,6 +112,7 @@ def recheck(
         asked.forget_chosen()
         settings = {"name": "recheck", "limits": [str(limit) for limit in limits]}
         before += asked.graded_usd if is_begun else 0.0
+        reported_usd = _reported_usd(folder, before)  # a damaged file is refused before a call
         budget_usd = before + setup.budget_usd
         found = asked.ask(settings, _never, len(order), budget_usd, 0.0, for_days=True)
         today = evaluator.describe_prices() if isinstance(evaluator, HasPrices) else None
@@ -128,7 +130,7 @@ def recheck(
         alarm,
         evidence,
         len(found.pairs) - num_before,
-        paid - _reported_usd(folder, before),
+        paid - reported_usd,
         _changed(facts_of(folder, "prices.json").get("prices"), today),
         evaluator.retired,
         paid,
@@ -240,6 +242,16 @@ def _days(folder: Path) -> list[str]:
     path = folder / _DAYS
     number_of: Mapping[str, int] = read_json(path) if path.exists() else {}
     return [day[:10] for day, number in number_of.items() for _ in range(number)]
+
+
+def _refuse_cut(folder: Path, earlier: Sequence[Observation], draws: int) -> None:
+    """Refuses a journal that lost draws: they would be made and paid again, as if on their day."""
+    found = max(Counter(one.theta for one in earlier).values(), default=0)
+    if found < draws:
+        raise InputError(
+            f"{folder / 'journal.jsonl'} has {found} of {draws} draws; restore the file, or begin "
+            "a new directory"
+        )
 
 
 def _numbers(days: Sequence[str]) -> dict[str, int]:

@@ -182,6 +182,29 @@ def test_a_look_that_was_stopped_with_calls_in_flight_goes_on_with_fewer_draws(t
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kept", [0, 0.5])
+def test_a_journal_that_lost_draws_is_refused(tmp_path, kept):
+    """They would be paid again, and be called those of their day."""
+    provider = Provider()
+    for _ in range(2):
+        look(provider, tmp_path, draws=5)
+    lines = (tmp_path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "journal.jsonl").write_bytes(b"".join(lines[: int(kept * len(lines))]))
+    with pytest.raises(InputError, match=r"journal\.jsonl has [05] of 10 draws; restore the file"):
+        look(provider, tmp_path, draws=5)
+    assert len(provider.calls) == 10
+
+
+def test_a_damaged_report_is_refused_before_a_call(tmp_path):
+    """Else every day would pay for draws, and end without a word of them."""
+    provider = Provider()
+    look(provider, tmp_path, draws=5)
+    (tmp_path / "recheck.json").write_text("{")
+    with pytest.raises(InputError, match=r"recheck\.json is damaged"):
+        look(provider, tmp_path, draws=5)
+    assert len(provider.calls) == 5
+
+
 def test_what_a_search_chose_by_says_nothing_of_its_choice(tmp_path):
     provider = Provider(1.0)
     data = [(f"query {i}", f"QUERY {i}") for i in range(60)]
