@@ -247,7 +247,7 @@ def _days(folder: Path) -> list[str]:
 def _refuse_cut(folder: Path, earlier: Sequence[Observation], draws: int) -> None:
     """Refuses a journal that lost draws: they would be made and paid again, as if on their day."""
     found = max(Counter(one.theta for one in earlier).values(), default=0)
-    if found < draws:
+    if found + 1 < draws:  # a last line that is damaged is observed again
         raise InputError(
             f"{folder / 'journal.jsonl'} has {found} of {draws} draws; restore the file, or begin "
             "a new directory"

@@ -195,6 +195,15 @@ def test_a_journal_that_lost_draws_is_refused(tmp_path, kept):
     assert len(provider.calls) == 10
 
 
+def test_a_last_line_that_is_damaged_is_observed_again(tmp_path):
+    provider = Provider()
+    look(provider, tmp_path, draws=5)
+    content = (tmp_path / "journal.jsonl").read_bytes()
+    (tmp_path / "journal.jsonl").write_bytes(content[:-9])
+    assert look(provider, tmp_path, draws=5).num_new == 5
+    assert len(provider.calls) == 5 + 1 + 5
+
+
 def test_a_damaged_report_is_refused_before_a_call(tmp_path):
     """Else every day would pay for draws, and end without a word of them."""
     provider = Provider()
