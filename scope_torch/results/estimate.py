@@ -10,6 +10,9 @@ Every `Estimate` says in `basis` what its interval means. From the best evidence
 | bounds of the model | its mean after the search, or the answers' | its bounds: no probability |
 | some queries answered | average of the answers | all other answers 0, or all 1: certain |
 
+Bounds of the model are about the answers given. If answers vary from call to call, two standard
+errors of that are added at each end, by all answers that were asked for again.
+
 An interval never says more than the last row excludes. With `certificate=sequence` the betting
 sequence that certified theta_out is asked again, for the largest threshold that it certifies with
 the candidate's share of delta: this is the lower end. The upper end is the same with 1 - quality in
@@ -23,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from statistics import stdev
 from typing import Any, NamedTuple
 
 from scope_torch.constraints import COST, QUALITY
@@ -36,6 +40,7 @@ from scope_torch.search.optimizer import Recommendation, TraceRow
 _ROUNDING = 1e-12
 _LATENCY = "latency_s"
 MODEL = "bounds of the model, no probability"
+REFERENCE = "the reference"
 
 
 class Estimate(NamedTuple):
@@ -211,11 +216,26 @@ class Evidence:
         """An average of theta_0, whose answers are in [0, most]."""
         n, Q = self.problem.reference_queries, self.problem.num_queries
         if n is None:
-            return _exactly(value, "the reference")
+            return _exactly(value, REFERENCE)
         sure = (
             (0.0, most) if self.answers_vary else (value * n / Q, (value * n + most * (Q - n)) / Q)
         )
         return _estimate(value, sure, None, n, Q)
+
+    def reference_error(self, answers: Sequence[Observation], changed: bool) -> float:
+        """Standard error of c(theta_0) in USD, if answers are a sample, or vary; 0 if it is known.
+
+        Args:
+            answers: Of theta_0, one to each query that was asked.
+            changed: Whether second answers of theta_0 were others: they cost something else, too.
+        """
+        n, of_all = len(answers), self.problem.reference_queries is None
+        if of_all and n:
+            of_cost, _ = self.answers.deviations(self.report)
+            return self.problem.reference_cost_usd * of_cost / math.sqrt(n)
+        share = 0.0 if changed else n / self.problem.num_queries
+        costs = [one.cost_usd for one in answers]
+        return stdev(costs) * math.sqrt((1 - share) / n) if n > 1 else 0.0
 
     def quality_of_choice(self, out: Recommendation) -> Estimate:
         """The quality of theta_out, with the interval that its certificate gives."""
@@ -291,9 +311,11 @@ class Evidence:
             return row.quality_interval
         if last is None:
             return None
+        _, luck = self.answers.luck(theta, self.report)
         if self.problem.objective == "quality":  # of 1 - quality
-            return _both(last.lower_c_usd, last.upper_c_usd, 1.0)
-        return None if self.problem.others else _both(last.lower_g, last.upper_g, self.problem.s_0)
+            return _both(last.lower_c_usd, last.upper_c_usd, luck, 1.0)
+        s_0 = self.problem.s_0
+        return None if self.problem.others else _both(last.lower_g, last.upper_g, luck, s_0)
 
     def _model_cost(self, theta: tuple[int, ...]) -> Interval | None:
         row, last = self._rows.get(theta), self.last.get(theta)
@@ -301,7 +323,8 @@ class Evidence:
             return row.cost_interval
         if last is None or self.problem.objective == "quality":
             return None
-        return _both(last.lower_c_usd, last.upper_c_usd)
+        luck, _ = self.answers.luck(theta, self.report)
+        return _both(last.lower_c_usd, last.upper_c_usd, luck)
 
 
 def savings_of(
@@ -322,6 +345,8 @@ def savings_of(
     def saved(usd: float | None, of_usd: float) -> float | None:
         return None if usd is None or not of_usd > 0 else 1 - usd / of_usd
 
+    if cost.is_exact and cost.basis == REFERENCE:
+        ends = None  # compared with itself
     low, high = ends or (reference_usd, reference_usd)
     values = saved(cost.value, reference_usd), saved(cost.upper, low), saved(cost.lower, high)
     return Estimate(*values, cost.basis)
@@ -331,10 +356,13 @@ def _exactly(value: float, basis: str) -> Estimate:
     return Estimate(value, value, value, basis)
 
 
-def _both(lower: float | None, upper: float | None, minus_from: float | None = None) -> Any:
-    """An interval, or that of `minus_from` - x; None if an end is unknown."""
+def _both(
+    lower: float | None, upper: float | None, luck: float, minus_from: float | None = None
+) -> Any:
+    """An interval, wider by `luck`, or that of `minus_from` - x; None if an end is unknown."""
     if lower is None or upper is None:
         return None
+    lower, upper = lower - luck, upper + luck
     return (lower, upper) if minus_from is None else (minus_from - upper, minus_from - lower)
 
 

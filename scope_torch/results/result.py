@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from statistics import stdev
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -203,17 +202,13 @@ class RunResult:
     def savings(self) -> Estimate:
         """1 - c(theta_out) / c(theta_0), a fraction; its interval is that of the cost.
 
-        If c(theta_0) is known by a sample, it is within two standard errors in this interval.
+        If c(theta_0) is known by a sample, or by answers that vary, it is within two standard
+        errors in this interval.
         """
-        problem, answers = self.problem, self.reference or ()
-        if problem.reference_queries is None or len(answers) < 2:
-            return savings_of(self.cost_usd, problem.reference_cost_usd)
-        share = len(answers) / problem.num_queries
-        if self.varies is not None and self.varies.changed:  # other answers cost something else
-            share = 0.0
-        error = stdev([one.cost_usd for one in answers]) * math.sqrt((1 - share) / len(answers))
-        mean = problem.reference_cost_usd
-        return savings_of(self.cost_usd, mean, (mean - 2 * error, mean + 2 * error))
+        cost, usd = self.cost_usd, self.problem.reference_cost_usd
+        changed = self.varies is not None and self.varies.changed > 0
+        error = 2 * self.evidence.reference_error(self.reference or (), changed)
+        return savings_of(cost, usd, (usd - error, usd + error) if error else None)
 
     @property
     def certified(self) -> bool:
@@ -326,7 +321,7 @@ class RunResult:
             **told,
             **self.report,
             **told,  # whatever a method of one's own reports
-            **bounds_of_theta_out(self.problem, out),
+            **bounds_of_theta_out(self.problem, out, self.cost_usd, self.quality),
             **truth_of_theta_out(self.problem, out.theta, self.trace, self.truth),
             "estimates": {"quality": self.quality._asdict(), "cost_usd": self.cost_usd._asdict()},
             "population": self._population(),

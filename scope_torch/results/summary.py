@@ -47,6 +47,7 @@ from typing import Any
 from torch import Tensor
 
 from scope_torch.problem import SelectionProblem
+from scope_torch.results.estimate import Estimate
 from scope_torch.results.metrics import (
     best_feasible,
     column_of,
@@ -57,12 +58,25 @@ from scope_torch.results.metrics import (
 from scope_torch.search.optimizer import Recommendation, TraceRow
 
 
-def bounds_of_theta_out(problem: SelectionProblem, out: Recommendation) -> dict[str, Any]:
-    """Upper bounds on its cost and gap in USD, or, if quality is the objective, on the loss."""
-    if problem.objective == "cost":
-        return {"u_out_usd": out.u_out_usd, "gap_usd": out.gap_usd}
-    least = None if out.u_out_usd is None else 1 - out.u_out_usd
-    return {"u_out_usd": None, "gap_usd": None, "least_quality": least, "regret": out.gap_usd}
+def bounds_of_theta_out(
+    problem: SelectionProblem, out: Recommendation, cost: Estimate, quality: Estimate
+) -> dict[str, float | None]:
+    """Upper bounds on its cost and gap in USD, or, if quality is the objective, on the loss.
+
+    They are those of the moment when theta_out was accepted, unless its estimates say that it may
+    be worse: by its later answers, or because answers vary.
+    """
+    most, gap = out.u_out_usd, out.gap_usd
+    is_cost = problem.objective == "cost"
+    worst = cost.upper if is_cost else 1 - (quality.lower or 0.0)
+    if most is not None and worst is not None and worst > most and out.theta != problem.theta_ref:
+        most, gap = worst, None if gap is None else gap + worst - most
+    if is_cost:
+        return {"u_out_usd": most, "gap_usd": gap}
+    if most is None:
+        return {"u_out_usd": None, "gap_usd": None, "least_quality": None, "regret": gap}
+    regret = None if gap is None else min(gap, most)  # no quality is above 1
+    return {"u_out_usd": None, "gap_usd": None, "least_quality": 1 - most, "regret": regret}
 
 
 def truth_of_theta_out(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,9 @@ class Averages:
     Attributes:
         num_again: How many answers were given before to the same query.
         num_changed: How many of these have another quality.
+        cost_squares: Sum of the squared differences of all answers from the average of their query,
+            in USD^2.
+        quality_squares: Likewise of the qualities.
 
     Examples:
         >>> answers = Averages(num_queries=4)
@@ -30,6 +34,7 @@ class Averages:
         self._of_query: dict[int, tuple[int, float, float]] = {}  # number, USD, quality
         self._cost_usd = self._quality = 0.0  # sums over the queries seen
         self.num_again = self.num_changed = 0
+        self.cost_squares = self.quality_squares = 0.0
 
     def add(self, observation: Observation) -> None:
         """Takes in an observation of this configuration."""
@@ -38,6 +43,10 @@ class Averages:
         self.num_changed += number > 0 and observation.quality != quality
         new_cost = cost + (observation.cost_usd - cost) / (number + 1)
         new_quality = quality + (observation.quality - quality) / (number + 1)
+        self.cost_squares += (observation.cost_usd - cost) * (observation.cost_usd - new_cost)
+        self.quality_squares += (observation.quality - quality) * (
+            observation.quality - new_quality
+        )
         self._of_query[observation.query] = number + 1, new_cost, new_quality
         self._cost_usd += new_cost - cost
         self._quality += new_quality - quality
@@ -59,6 +68,13 @@ class Averages:
     def quality(self) -> float:
         """Average quality of the queries seen."""
         return self._quality / len(self._of_query)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the average of all queries, if that of every answer is 1."""
+        return (
+            math.sqrt(sum(1 / number for number, *_ in self._of_query.values())) / self._num_queries
+        )
 
     @property
     def most_quality(self) -> float:
@@ -94,6 +110,34 @@ class AllAverages:
             report: Of the search.
         """
         return bool(self.again[0] or report.get("flips") or report.get("answers_vary"))
+
+    def deviations(self, report: Mapping[str, Any]) -> tuple[float, float]:
+        """Standard deviations of an answer from call to call, 0 where answers do not vary.
+
+        Of its cost relative to the average cost, infinite if nothing was asked for again; and of
+        its quality, to which one more pair belongs that varies as much as any can: none seen is not
+        none.
+
+        Args:
+            report: Of the search.
+        """
+        if not self.vary(report):
+            return 0.0, 0.0
+        of, number = [one for one in self._of.values() if one.num_again], self.again[1]
+        squares = sum(one.cost_squares / (one.cost_usd or 1.0) ** 2 for one in of)
+        of_quality = sum(one.quality_squares for one in of) + 0.25
+        return math.sqrt(squares / number) if number else math.inf, math.sqrt(
+            of_quality / (number + 1)
+        )
+
+    def luck(self, theta: tuple[int, ...], report: Mapping[str, Any]) -> tuple[float, float]:
+        """Two standard errors of its average cost in USD and quality, by answers that vary.
+
+        Bounds of the model are about the answers given; by so much their averages may be off.
+        """
+        own, (of_cost, of_quality) = self[theta], self.deviations(report)
+        usd = own.cost_usd if theta in self._of else 0.0
+        return (2 * of_cost * usd * own.spread if usd else 0.0), 2 * of_quality * own.spread
 
     def __getitem__(self, theta: tuple[int, ...]) -> Averages:
         return self._of.get(theta) or Averages(self._num_queries)

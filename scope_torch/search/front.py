@@ -305,8 +305,10 @@ class _Maker:
         if self._estimates is None:
             return None, None
         bounds, s_0 = self._estimates.bounds(theta), self._problem.s_0
-        cost = max(0.0, bounds["lower_c_usd"]), max(0.0, bounds["upper_c_usd"])
-        quality = [min(1.0, max(0.0, s_0 - bounds[g])) for g in ("upper_g", "lower_g")]
+        usd, luck = self._answers.luck(theta, self._report)
+        cost = max(0.0, bounds["lower_c_usd"] - usd), max(0.0, bounds["upper_c_usd"] + usd)
+        ends = s_0 - bounds["upper_g"] - luck, s_0 - bounds["lower_g"] + luck
+        quality = [min(1.0, max(0.0, end)) for end in ends]
         return (cost if math.isfinite(cost[1]) else None), (quality[0], quality[1])
 
     def _looks_best(self, threshold: float) -> FrontRow | None:

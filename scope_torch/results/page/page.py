@@ -40,6 +40,7 @@ from scope_torch.results.page.charts import COST, charts
 from scope_torch.results.page.heatmap import heatmap
 from scope_torch.results.page.scatter import scatter
 from scope_torch.results.page.view import Shown, View
+from scope_torch.results.summary import bounds_of_theta_out
 from scope_torch.results.table import looked_at
 from scope_torch.results.words import in_words, lines_of, stop_in_words
 from scope_torch.search.front import FrontRow
@@ -292,10 +293,11 @@ def _facts(view: View) -> list[tuple[str, str]]:
     some = "" if n is None else f" on {n:,} of {Q:,} queries"
     facts.append(("c(theta_0)", f"{per_thousand(problem.reference_cost_usd)} {COST}{some}"))
     out = result.recommendation
-    if problem.objective == "cost" and out.u_out_usd is not None:
-        facts.append(("u_out", f"{per_thousand(out.u_out_usd, 'up')} {COST}"))
-    if problem.objective == "cost" and out.gap_usd is not None and math.isfinite(out.gap_usd):
-        facts.append(("gap", f"{per_thousand(out.gap_usd, 'up')} {COST}"))
+    told = bounds_of_theta_out(problem, out, result.cost_usd, result.quality)
+    for name in ("u_out", "gap"):
+        usd = told[f"{name}_usd"]
+        if usd is not None and math.isfinite(usd):
+            facts.append((name, f"{per_thousand(usd, 'up')} {COST}"))
     bounds = bounds_in(optimizer)
     if bounds is None:
         facts.append(("bounds", "this method has no confidence bounds: nothing is certified"))
