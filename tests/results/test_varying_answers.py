@@ -17,7 +17,7 @@ from scope_torch.search.optimizer import Recommendation
 _DRAWN = 0.3  # what a cost varies by from call to call, as a logarithm
 
 
-class Varying:
+class VaryingAnswers:
     """An evaluator's answers, a third of the grades drawn by chance, and costs that vary."""
 
     concurrency = 1
@@ -44,7 +44,9 @@ def searched(objective, seed):
     problem = replace(problem, **(of_cost if objective == "cost" else of_quality))
     base = list(problem.names(problem.theta_ref).values())
     search = make_scope_joint(problem, base=base, seed=0, certificate_flips=0.2)
-    result = run(problem, search, Varying(evaluator, seed), 80 * float(evaluator.cost.mean()) * 30)
+    result = run(
+        problem, search, VaryingAnswers(evaluator, seed), 80 * float(evaluator.cost.mean()) * 30
+    )
     expected = 2 / 3 * quality + 1 / 6
     out = result.recommendation.theta
     assert result.certified
