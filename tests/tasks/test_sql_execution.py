@@ -30,6 +30,7 @@ from scope_torch.tasks.sql_execution import (
 )
 
 SHORT = QueryLimits(seconds=0.3, rows=1_000, bytes=10_000_000)
+SMALL = QueryLimits(seconds=60, rows=1_000, bytes=10_000_000)
 COUNT_UP = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r)"
 
 
@@ -132,11 +133,11 @@ def test_cuts_off_what_runs_on(database, sql):
 
 def test_limits_what_is_fetched(database):
     with pytest.raises(QueryFailed, match="more than 1000 rows"):
-        distinct_rows(database, f"{COUNT_UP} SELECT x FROM r", SHORT)
+        distinct_rows(database, f"{COUNT_UP} SELECT x FROM r", SMALL)
     with pytest.raises(QueryFailed, match="bytes"):
-        distinct_rows(database, f"{COUNT_UP} SELECT x || HEX(ZEROBLOB(400000)) FROM r", SHORT)
+        distinct_rows(database, f"{COUNT_UP} SELECT x || HEX(ZEROBLOB(400000)) FROM r", SMALL)
     same = f"{COUNT_UP} SELECT 1 FROM r LIMIT 5000"  # a set of one row
-    assert distinct_rows(database, same, SHORT) == {(1,)}
+    assert distinct_rows(database, same, SMALL) == {(1,)}
 
 
 @pytest.mark.slow
