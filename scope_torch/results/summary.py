@@ -73,10 +73,8 @@ def bounds_of_theta_out(
         most, gap = worst, None if gap is None else gap + worst - most
     if is_cost:
         return {"u_out_usd": most, "gap_usd": gap}
-    if most is None:
-        return {"u_out_usd": None, "gap_usd": None, "least_quality": None, "regret": gap}
-    regret = None if gap is None else min(gap, most)  # no quality is above 1
-    return {"u_out_usd": None, "gap_usd": None, "least_quality": 1 - most, "regret": regret}
+    least = None if most is None else 1 - most
+    return {"u_out_usd": None, "gap_usd": None, "least_quality": least, "regret": gap}
 
 
 def truth_of_theta_out(

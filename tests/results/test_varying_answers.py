@@ -98,7 +98,12 @@ def test_bounds_of_the_best_quality_know_that_grades_vary(seed):
     assert upper >= value + 0.99 * two_errors(result, "quality")
     assert lower <= true <= upper
     assert summary["least_quality"] == pytest.approx(lower, abs=1e-9)
-    assert 0 <= summary["regret"] <= 1 - summary["least_quality"]
+    out = result.recommendation
+    assert out.gap_usd is not None
+    assert out.u_out_usd is not None
+    worse = 1 - summary["least_quality"] - out.u_out_usd
+    assert worse > 0
+    assert summary["regret"] == pytest.approx(out.gap_usd + worse)
 
 
 @pytest.mark.slow
