@@ -137,7 +137,7 @@ def test_select_in_batches(tmp_path):
     result = selected(tmp_path, prices=PriceList(batch=True, at=DAY))
     assert result.choice == {"only": "gpt-5-nano"}
     assert result.problem.reference_cost_usd == pytest.approx((1000 * 0.125 + 100) / 1e6, rel=1e-12)
-    with pytest.raises(InputError, match="prices_in_batch was True"):
+    with pytest.raises(InputError, match="batch was True, now None"):
         selected(tmp_path, prices=PriceList(at=DAY))
     with pytest.raises(InputError, match="live calls"):
         selected(endpoint="http://127.0.0.1:9/v1", prices=PriceList(batch=True, at=DAY))
