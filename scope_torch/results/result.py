@@ -314,13 +314,16 @@ class RunResult:
 
         `result_hash` is a hash of what equal runs share, `timing.hash` of the rest.
         """
-        out, task = self.recommendation, self.problem.name
-        told: dict[str, Any] = {"task": task, "method": self.method, "theta_out": self.choice}
-        told |= {"theta_out_codes": list(out.theta), "basis": out.basis}
+        out = self.recommendation
+        told = {
+            "task": self.problem.name,
+            "method": self.method,
+            "theta_out": self.choice,
+            "theta_out_codes": list(out.theta),
+            "basis": out.basis,
+        }
         content = {
-            **told,
-            **self.report,
-            **told,  # whatever a method of one's own reports
+            **(told | self.report | told),  # a method of one's own may call something else so
             **bounds_of_theta_out(self.problem, out, self.cost_usd, self.quality),
             **truth_of_theta_out(self.problem, out.theta, self.trace, self.truth),
             "estimates": {"quality": self.quality._asdict(), "cost_usd": self.cost_usd._asdict()},
