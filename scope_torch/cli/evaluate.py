@@ -31,8 +31,9 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import per_thousand, percent, plain, threshold
 from scope_torch.results.metrics import is_feasible
 from scope_torch.runs.deployment import compare
-from scope_torch.runs.directory import read_result, write_json
+from scope_torch.runs.directory import read_result, read_settings, write_json
 from scope_torch.runs.measured import FILE, FOLDER, Measured, measure_results, measurement
+from scope_torch.runs.opening import with_fingerprint_of_today
 from scope_torch.runs.recorded import RecordedRun, read_run
 from scope_torch.tasks import Task
 from scope_torch.tracking.heard import HEARD
@@ -100,6 +101,7 @@ def _on_held_out(args: argparse.Namespace, task: Task) -> tuple[dict[str, Any], 
     llms = args.theta if args.run is None else _theta_out(args.run, task)
     if task.held_out is None:
         raise InputError(f"task {problem.name!r} has no held-out queries")
+    other = None if args.run is None else _other_task(args.run, task)
     theta = problem.codes(llms, "theta")
     held_out = task.held_out()
     try:
@@ -112,8 +114,28 @@ def _on_held_out(args: argparse.Namespace, task: Task) -> tuple[dict[str, Any], 
         name: _module_costs(codes, report["results"][name].get("module_cost_usd"))
         for name, codes in (("theta", theta), ("reference", problem.theta_ref))
     }
-    blocks = [_table(report), module_table(problem, costs), _failed(report["num_failed"])]
+    report["warning"] = other
+    failed = _failed(report["num_failed"])
+    blocks = [_table(report), [other] if other else [], module_table(problem, costs), failed]
     return report, _text(blocks)
+
+
+def _other_task(run_dir: Path, task: Task) -> str | None:
+    """What to say if a run was made on another task, such as another world; else None.
+
+    Its queries may have changed since for a good reason, so that it is said and not refused.
+    """
+    try:
+        settings = read_settings(run_dir / "settings.json")
+    except FileNotFoundError:
+        return f"warning: {run_dir} has no settings.json, which says on which task it was made"
+    made, now = settings["evaluator"], task.evaluator.fingerprint()
+    if with_fingerprint_of_today(settings, task.evaluator)["evaluator"] == now:
+        return None
+    return (
+        f"warning: {run_dir} was made with {made}, and this task is {now}: other queries, LLMs, "
+        "prices or another world; for the queries held out in that run, give its arguments"
+    )
 
 
 def _failed(number: int) -> list[str]:

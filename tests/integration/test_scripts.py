@@ -18,6 +18,7 @@ from llm.fake_endpoint import (
 )
 
 from scope_torch.cli import evaluate, record_table
+from scope_torch.cli.compose import compose_task
 from scope_torch.cli.module_costs import ModuleCosts, module_table
 from scope_torch.errors import InputError
 from scope_torch.observation import Request
@@ -258,6 +259,14 @@ def test_theta_of_a_finished_run(call, tmp_path):
     status, out, err = call(evaluate.main, *arguments)
     assert (status, err) == (0, "")
     assert "parse: GPT-5-nano, cloze: GPT-4.1 Nano, answer: GPT-5-mini, on 86" in out
+    assert f"warning: {run_dir} has no settings.json" in out
+    made = {"problem": {}, "optimizer": {"name": "scope_joint"}, "budget_usd": 1.0}
+    made["evaluator"] = compose_task(["task=data_imputation"]).evaluator.fingerprint()
+    (run_dir / "settings.json").write_text(json.dumps(made))
+    assert "warning" not in call(evaluate.main, *arguments)[1]
+    status, out, err = call(evaluate.main, *arguments, "task.world_seed=1")
+    assert (status, err) == (0, "")
+    assert f"warning: {run_dir} was made with {made['evaluator']}, and this task is" in out
     (run_dir / "result.json").write_text(text.replace("GPT-5-nano", "GPT-5.2"))
     status, out, err = call(evaluate.main, *arguments)
     assert (status, out) == (2, "")
