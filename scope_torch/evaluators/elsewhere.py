@@ -320,11 +320,24 @@ def _packed(
                 f"the {name} returned {reprlib.repr(value)}, which cannot be sent home from a "
                 f"worker ({failure}); return plain data"
             )
+            with contextlib.suppress(Exception):  # what it says to have cost is lost otherwise
+                pickle.dumps(cost := _cost_in(value))
+                told.refused_answer = cost  # type: ignore[attr-defined]
         else:
             told = in_place_of(error, f"{type(error).__name__}: {error}")
             for note in error.__notes__:
                 told.add_note(note)
         return pickle.dumps((None, 0.0, told))
+
+
+def _cost_in(value: Any) -> dict[str, Any]:
+    """What of an answer says its cost, as `told_usd` reads it."""
+    if isinstance(value, Mapping):
+        said = ("cost_usd", "module_cost_usd", "tokens", "seconds")
+        return {name: value[name] for name in said if name in value}
+    if isinstance(value, tuple | list) and len(value) == 2:
+        return {"tokens" if isinstance(value[1], Mapping) else "cost_usd": value[1]}
+    return {}
 
 
 def _unpacked(name: str, answer: bytes) -> tuple[Any, float]:

@@ -61,9 +61,15 @@ def open_run_dir(
             settings or files of no run, or if the evaluator cannot tell its queries from others.
     """
     _refuse_files_of_no_run(run_dir)
+    path = run_dir / "journal.jsonl"
+    if (run_dir / "settings.json").exists() and not path.exists():  # it was there before these
+        raise InputError(
+            f"{path} is missing, and with it every call that was paid for; restore it, or move "
+            f"{run_dir} away and begin anew"
+        )
     described = query_facts(evaluator)
     _make(run_dir)
-    journal = Journal(run_dir / "journal.jsonl", not getattr(evaluator, "free", False))
+    journal = Journal(path, not getattr(evaluator, "free", False))
     try:
         _update_settings(run_dir, settings, journal, evaluator, root or run_dir)
         if described:  # also of a run that an earlier version described

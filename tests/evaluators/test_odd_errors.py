@@ -98,3 +98,25 @@ def test_an_answer_that_cannot_be_shown_is_no_lost_worker():
     """It would be asked for again, and paid, three times more."""
     with pytest.raises(InputError, match=r"the app returned .*Unreadable.* cannot be sent home"):
         _unpacked("app", _packed("app", (Unreadable(), 0.01)))
+
+
+@pytest.mark.parametrize(
+    ("usage", "said"),
+    [
+        (0.01, {"cost_usd": 0.01}),
+        ({"m": (3, 4)}, {"tokens": {"m": (3, 4)}}),
+        (Unreadable(), None),
+    ],
+)
+def test_an_answer_that_cannot_be_sent_says_what_it_cost(usage, said):
+    for answer in ((Unreadable(), usage), [Unreadable(), usage]):
+        with pytest.raises(InputError, match="cannot be sent home") as raised:
+            _unpacked("app", _packed("app", answer))
+        assert getattr(raised.value, "refused_answer", None) == said
+
+
+def test_a_report_that_cannot_be_sent_says_what_it_cost():
+    answer = {"quality": Unreadable(), "module_cost_usd": {"m": 0.5}, "outcomes": {"x": 1.0}}
+    with pytest.raises(InputError, match="cannot be sent home") as raised:
+        _unpacked("system", _packed("system", answer))
+    assert raised.value.refused_answer == {"module_cost_usd": {"m": 0.5}}

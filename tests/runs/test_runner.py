@@ -293,6 +293,22 @@ def test_missing_settings_are_refused(tmp_path):
         search(run_dir=tmp_path)
 
 
+def test_a_missing_journal_is_refused(tmp_path):
+    """All that was paid for would be paid again, in silence."""
+    search(CountingEvaluator(TASK), run_dir=tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    kept = journal.read_bytes()
+    journal.unlink()
+    evaluator = CountingEvaluator(TASK)
+    with pytest.raises(InputError, match=r"journal\.jsonl is missing.*restore it, or move"):
+        search(evaluator, run_dir=tmp_path)
+    assert not evaluator.paid
+    assert not journal.exists()
+    journal.write_bytes(kept)
+    search(evaluator, run_dir=tmp_path)
+    assert not evaluator.paid
+
+
 def test_damaged_settings_are_refused(tmp_path):
     search(run_dir=tmp_path)
     (tmp_path / "settings.json").write_text("")

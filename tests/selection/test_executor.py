@@ -268,8 +268,9 @@ def test_an_error_that_says_no_cost_says_none_at_home_either():
 
 @pytest.mark.slow
 def test_what_cannot_come_home_is_named():
-    with pytest.raises(InputError, match=r"the app returned .*lock.*cannot be sent home"):
+    with pytest.raises(InputError, match=r"the app returned .*lock.*cannot be sent home") as raised:
         st.select(far_apps.returns_a_lock, **settings(executor=processes))
+    assert any("this run cost 0.01 USD" in note for note in raised.value.__notes__)
 
 
 @pytest.mark.slow
