@@ -123,10 +123,8 @@ class DeviceJointPosterior(Enumerated):
 
     def _mean_c(self, at: slice | int) -> Tensor:
         """As that of a candidate."""
-        mean_c = self._means[0][at]
-        if self._surrogate.relative_cost:
-            mean_c = (mean_c + 1).clamp_min(LEAST_MEAN) * self._a[at]
-        return mean_c
+        mean_c, a = self._means[0][at], self._a[at] if self._surrogate.relative_cost else None
+        return mean_c if a is None else a.addcmul(mean_c.clamp(min=LEAST_MEAN - 1), a)
 
     def _lower_c(self, sigma: Tensor, b: float) -> Tensor:
         """L_c in USD; see `lognormal_bound` if costs are relative."""
