@@ -97,7 +97,7 @@ class DirectGrid:
 
     def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
         """k_D(theta)^T w at the configurations of flat indices `index`, all at once."""
-        return kernel_matrix(self.kernel, self.space.unrank(index), codes) @ weights
+        return self.kernel_at(index, codes) @ weights
 
     def quadratic_form_at(self, index: Tensor, codes: Tensor, matrix: Tensor) -> Tensor:
         """k_D(theta)^T V k_D(theta) at the configurations of flat indices `index`."""

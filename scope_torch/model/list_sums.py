@@ -99,10 +99,6 @@ class ListGrid(DirectGrid):
         """k_D at positions in the list: `len(index) x n`."""
         return kernel_matrix(self.kernel, self._codes[index], codes)
 
-    def weighted_sum_at(self, index: Tensor, codes: Tensor, weights: Tensor) -> Tensor:
-        """k_D(theta)^T w at positions in the list."""
-        return self.kernel_at(index, codes) @ weights
-
     def _blocks(self, codes: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Parts of the list, and the columns of K for them."""
         n = len(codes)
