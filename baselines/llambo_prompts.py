@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scope_torch.observation import unique_keys
 from scope_torch.problem import SelectionProblem
 
 PER_QUERIES = 1000
@@ -222,11 +223,4 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
         return None, start
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        raise ValueError("a key is repeated")
-    return values
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique_keys)
