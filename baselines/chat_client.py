@@ -24,7 +24,6 @@ from scope_torch.llm.keys import check_key_env, key_of, without_key
 from scope_torch.llm.usage import usage_of
 
 MAX_RESPONSE_BYTES = MAX_REPLY_BYTES
-MAX_WAIT_S = 60.0
 
 
 class _Refused(Exception):
@@ -138,8 +137,7 @@ class CompletionsClient:
         told = SendError(message, status=error.code, code=code, retry_after=retry_after)
         failure = failure_of(told, Usage(0, 0), self._api_key_env)
         if failure.again:
-            wait_s = failure.wait_s
-            return _Refused(failure.reason, None if wait_s is None else min(wait_s, MAX_WAIT_S))
+            return _Refused(failure.reason, failure.wait_s)
         mend = "" if failure.fatal else "; check backend.model and the sampling settings of backend"
         return InputError(f"{self.base_url} {failure.reason}{mend}")
 
