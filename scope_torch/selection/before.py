@@ -32,7 +32,7 @@ from scope_torch.runs.runner import problem_settings
 from scope_torch.search.calibrate import Base
 from scope_torch.search.known import Known
 from scope_torch.selection.again import ask_again
-from scope_torch.selection.pilot import booked_apart, measured_before, piloted
+from scope_torch.selection.pilot import booked_apart, measured_before, paid_usd, piloted
 from scope_torch.selection.plan import TOO_DEAR_AFTER, Pilot, Plan
 from scope_torch.selection.preflight import cheapest, first_requests, preflight, query_of
 from scope_torch.selection.sampling import warn_of_known
@@ -104,12 +104,12 @@ def prepare(
     copied = measured_before(setup)
     theirs = {Request(setup.problem.theta_ref, query) for query in new}
     pilots = booked_apart(evaluator, piloted(setup, evaluator), copied, theirs)
-    left = setup.budget_usd - graded_usd - _paid(pilots)
+    left = setup.budget_usd - graded_usd - paid_usd(pilots)
     probe = preflight(setup, evaluator, answered, left)
     base = _base(setup, [*answered, *probe])
     theirs |= {one.request for one in pilots if evaluator.is_answer(one)}
     probe = [*pilots, *booked_apart(evaluator, probe, [*copied, *pilots], theirs)]
-    spent_usd, lost_usd = _paid(probe) + graded_usd, _lost_usd(setup, application)
+    spent_usd, lost_usd = paid_usd(probe) + graded_usd, _lost_usd(setup, application)
     reference = logged or _measure_reference(setup, evaluator, known, spent_usd, lost_usd)
     sample = _sample(setup, known)
     problem = _with_reference(setup.problem, reference, sample)
@@ -121,7 +121,7 @@ def prepare(
             len(reference),
         )
     taken_over = {*answered}
-    spent_usd += _paid([one for one in reference if one not in taken_over])
+    spent_usd += paid_usd([one for one in reference if one not in taken_over])
     left = setup.budget_usd - spent_usd - _lost_usd(setup, application)
     left -= held_out_usd(setup, problem, reference)
     again, repeats = ask_again(setup, make_evaluator, reference, left)
@@ -129,7 +129,7 @@ def prepare(
     if vary:  # the most that s(theta_0) may be is then more
         problem = _with_reference(setup.problem, reference, sample, vary=True)
     lost_usd = _lost_usd(setup, application)  # a worker may be lost in each part
-    spent_usd += _paid(again) + lost_usd
+    spent_usd += paid_usd(again) + lost_usd
     return Before(problem, known, probe, base, reference, again, repeats, vary, spent_usd, lost_usd)
 
 
@@ -300,9 +300,9 @@ def _base(setup: Setup, answered: Sequence[Observation]) -> Base:
 def _lost_usd(setup: Setup, application: Application | None = None) -> float:
     """USD of calls that gave no observation, in all processes, before the search has begun."""
     if setup.folder is None:
-        return 0.0 if application is None else _paid(application.lost)
+        return 0.0 if application is None else paid_usd(application.lost)
     parts = "pilot", "preflight", "probe", "reference", "again", REGRADED
-    return _paid([one for part in parts for one in lost_in(inside(setup.folder, part))])
+    return paid_usd([one for part in parts for one in lost_in(inside(setup.folder, part))])
 
 
 def _refuse_lost(setup: Setup, lost_usd: float, graded_usd: float = 0.0) -> float:
@@ -387,10 +387,6 @@ def _in_numbers(
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _paid(observations: Sequence[Observation]) -> float:
-    return math.fsum(observation.paid_usd for observation in observations)
 
 
 def say(setup: Setup, text: object) -> None:

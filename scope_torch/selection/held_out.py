@@ -24,6 +24,7 @@ from scope_torch.runs.measure import measure
 from scope_torch.runs.older import HELD_OUT, KNOWN, LOGGED, is_graded_otherwise
 from scope_torch.runs.opening import facts_of
 from scope_torch.search.known import Known
+from scope_torch.selection.pilot import paid_usd
 from scope_torch.selection.setup import Setup
 from scope_torch.tracking.heard import HEARD
 
@@ -55,7 +56,7 @@ def compare_held_out(
     judge_usd = math.fsum(judged) / max(1, len(judged))
     usd_of = dict(zip(thetas, (usd + judge_usd for usd in costs), strict=False))
     # Earlier choices, with a smaller budget; the answers of these two are counted where they count.
-    left_usd -= anew_usd + _usd_of([one for one in before if one.theta not in usd_of])
+    left_usd -= anew_usd + paid_usd([one for one in before if one.theta not in usd_of])
     number = _number_paid_for(setup, usd_of, known, left_usd)
     if number < len(setup.held_out):
         logger.warning(
@@ -63,8 +64,8 @@ def compare_held_out(
             *(number, len(setup.held_out)),
         )
     if number <= 0:
-        return None, anew_usd + _usd_of(before)
-    left_usd -= _usd_of([one for one in before if one.theta in usd_of and one.query >= number])
+        return None, anew_usd + paid_usd(before)
+    left_usd -= paid_usd([one for one in before if one.theta in usd_of and one.query >= number])
     part = HELD_OUT if number == len(setup.held_out) else f"{HELD_OUT}_{number}"
     problem = replace(setup.problem, num_queries=number)
     # Each pair is asked once; also if answers vary, what a smaller budget has paid for is one.
@@ -81,12 +82,12 @@ def compare_held_out(
         )
     paid = paid if setup.folder is None else _paid_held_out(setup)
     if not both:
-        return None, anew_usd + _usd_of(paid)
+        return None, anew_usd + paid_usd(paid)
     of_thetas = [[found[Request(theta, query)] for query in range(both)] for theta in thetas]
     reference, choice = of_thetas[0], of_thetas[-1]  # the same if the reference is kept
     told = HeldOut(both, choice, reference, taken_over, anew_usd)
     compared = set(told.paid)
-    return told, _usd_of([one for one in paid if one not in compared])
+    return told, paid_usd([one for one in paid if one not in compared])
 
 
 def _both(
@@ -126,7 +127,7 @@ def _both(
                 deadline=setup.deadline,
                 enough=sum(pair.query < number for pair in pairs),
             )
-            left_usd -= math.fsum(one.paid_usd for one in answers)
+            left_usd -= paid_usd(answers)
             paid += answers
             found |= {answer.request: answer for answer in answers}
             number = next((q for q in range(number) if Request(theta, q) not in found), number)
@@ -158,10 +159,6 @@ def _held_out_journals(setup: Setup) -> list[Path]:
     """One for each configuration, and number of queries, that was asked."""
     folder = setup.folder
     return [] if folder is None else sorted(folder.glob(f"{HELD_OUT}*/*/journal.jsonl"))
-
-
-def _usd_of(observations: Iterable[Observation]) -> float:
-    return math.fsum(one.paid_usd for one in observations)
 
 
 def _known_held_out(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Set
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
@@ -33,7 +33,7 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
     if setup.folder is not None and (measured or known):
         begin(setup.folder, problem_settings(setup.problem), evaluator)  # refuses other settings
     if measured:
-        return Pilot(len(measured), _paid_usd(measured), None, evaluator.concurrency)
+        return Pilot(len(measured), paid_usd(measured), None, evaluator.concurrency)
     evaluator.remember(known)
     is_new = (folder := setup.inside(FOLDER)) is None or not (known or folder.exists())
     began = time.perf_counter()
@@ -50,7 +50,7 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
         ) from None
     rounds = 1 + -(-(len(found) - 1) // evaluator.concurrency)  # the first run is alone
     seconds = (time.perf_counter() - began) / rounds if is_new else None
-    return Pilot(len(found), _paid_usd(found), seconds, evaluator.concurrency)
+    return Pilot(len(found), paid_usd(found), seconds, evaluator.concurrency)
 
 
 def piloted(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
@@ -87,7 +87,8 @@ def booked_apart(
     return [one for one in rest if one.request not in theirs or not evaluator.is_answer(one)]
 
 
-def _paid_usd(observations: Sequence[Observation]) -> float:
+def paid_usd(observations: Iterable[Observation]) -> float:
+    """What observations have cost."""
     return math.fsum(one.paid_usd for one in observations)
 
 
