@@ -49,14 +49,5 @@ def imputation_queries(
     return tuple(queries)
 
 
-def answer_share(queries: Sequence[Query]) -> float:
-    """Share of the queries, in [0, 1], for which a retrieved record has the right value."""
-    hits = [
-        any(record[query.fields["attribute"]] == query.gold for record in query.fields["records"])
-        for query in queries
-    ]
-    return sum(hits) / len(hits)
-
-
 def _without(record: Record, attribute: str) -> dict[str, str]:
     return {name: value for name, value in record.items() if name != attribute}
