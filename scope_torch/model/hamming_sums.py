@@ -35,6 +35,7 @@ from scope_torch.model.union_tables import UnionTables
 from scope_torch.space import ConfigSpace
 
 _LARGE = 1 << 20  # entries, about what the cache holds
+_SCATTERED = 1 << 17  # entries at a time on a CPU: 2 MB of them
 
 
 class HammingGrid:
@@ -155,22 +156,18 @@ class HammingGrid:
         # CUDA has no product of integer matrices; whole numbers below 2^53 are exact in float64.
         return (self._subset_indicators @ scaled).long().flatten()
 
-    def quadratic_form(
-        self, codes: Tensor, matrix: Tensor, out: Tensor | None = None, chunk: int | None = None
-    ) -> Tensor:
+    def quadratic_form(self, codes: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         """k_D(theta)^T V k_D(theta) on all of Theta.
 
         Args:
             codes: `n x num_modules` distinct configurations D (int64).
             matrix: `n x n` symmetric V (float64), in the unit of the result.
             out: As in `weighted_sum`.
-            chunk: Entries scattered at a time; bounds the memory. None: 2 MB of them on a CPU, and
-                few launches on a GPU.
 
         Returns:
             `|Theta|` values by flat index (float64).
         """
-        chunk = chunk or (1 << 17 if self.device.type == "cpu" else 1 << 24)
+        chunk = _SCATTERED if self.device.type == "cpu" else 1 << 24  # few launches on a GPU
         tables = self._empty_tables()
         scaled = (self._digits(codes) * self._strides).T.to(self._index_dtype)
         self._unions.add_form(tables, codes, scaled, matrix, chunk)
@@ -305,13 +302,7 @@ class FactorGrid(HammingGrid):
         self.kernel = kernel
         self._likeness = [s.to(self.device) for s in kernel.likeness]
 
-    def quadratic_form(
-        self,
-        codes: Tensor,
-        matrix: Tensor,
-        out: Tensor | None = None,
-        chunk: int | None = None,  # noqa: ARG002
-    ) -> Tensor:
+    def quadratic_form(self, codes: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
         """See `HammingGrid`."""
         return DirectGrid(self.space, self.kernel, self.device).quadratic_form(codes, matrix, out)
 

@@ -64,11 +64,11 @@ def case(sizes, n, seed=0):
     return codes, rng.normal(size=len(codes)) / max(1, n), matrix + matrix.T
 
 
-def check(grid, kernel, sizes, n, device, seed=0, **options):
+def check(grid, kernel, sizes, n, device, seed=0):
     codes, weights, matrix = case(sizes, n, seed)
     k = cross(kernel, sizes, codes)
     on = [torch.tensor(array, device=device) for array in (codes, weights, matrix)]
-    total, form = grid.weighted_sum(*on[:2]), grid.quadratic_form(on[0], on[2], **options)
+    total, form = grid.weighted_sum(*on[:2]), grid.quadratic_form(on[0], on[2])
     for result in (total, form):
         assert result.dtype == torch.float64
         assert result.shape == (np.prod(sizes),)
@@ -145,7 +145,9 @@ def test_sums_of_rows_are_the_direct_sums(make, sizes, m, large, monkeypatch, de
 )
 def test_any_space_any_chunk(sizes, n, seed, chunk):
     kernel = ArbitraryKernel(seed)
-    check(HammingGrid(ConfigSpace(sizes), kernel), kernel, sizes, n, "cpu", seed, chunk=chunk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hamming_grid, "_SCATTERED", chunk)
+        check(HammingGrid(ConfigSpace(sizes), kernel), kernel, sizes, n, "cpu", seed)
 
 
 def test_configurations_may_repeat():
