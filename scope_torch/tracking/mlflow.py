@@ -18,11 +18,9 @@ from scope_torch.files import inside
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome, files_of
 from scope_torch.search.optimizer import Described, TraceRow
-from scope_torch.tracking.names import name_of
+from scope_torch.tracking.names import CURVES, STEPS_PER_USD, name_of
 from scope_torch.watch.page import page_and_result
 
-STEPS_PER_USD = 1_000_000  # steps must be whole numbers
-CURVES = ("u_out_usd", "gap_usd", "lower_c_usd", "upper_c_usd", "lower_g", "upper_g", "num_queries")
 _AT_ONCE = 500  # metrics of one call; MLflow takes 1,000
 _MOST_LETTERS = 500  # of a parameter
 _LONGEST_NAME = 240  # MLflow takes 250, and `result/` comes in front of some

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from scope_torch.problem import SelectionProblem
 
+STEPS_PER_USD = 1_000_000  # steps must be whole numbers; TensorBoard shows 1 USD as 1M
+CURVES = ("u_out_usd", "gap_usd", "lower_c_usd", "upper_c_usd", "lower_g", "upper_g", "num_queries")
+
 # Where quality is the objective, 1 - quality stands in the place of the cost (docs/howto/
 # constraints.md), and none of these is in USD.
 _LOSSES = {

@@ -12,13 +12,10 @@ from scope_torch.files import inside, path_of, plain
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.callbacks import Callback, Outcome
 from scope_torch.search.optimizer import Described, TraceRow
-from scope_torch.tracking.names import name_of
+from scope_torch.tracking.names import CURVES, STEPS_PER_USD, name_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
-
-STEPS_PER_USD = 1_000_000  # steps must be whole numbers; TensorBoard shows 1 USD as 1M
-CURVES = ("u_out_usd", "gap_usd", "lower_c_usd", "upper_c_usd", "lower_g", "upper_g", "num_queries")
 
 
 class TensorBoardTracker(Callback):
