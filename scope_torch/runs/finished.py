@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 import statistics
@@ -19,6 +17,7 @@ import numpy as np
 from scope_torch.errors import InputError
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.metrics import OracleCurve
+from scope_torch.runs.content import digest_of, json_of
 from scope_torch.runs.deadline import TIME_IS_OVER
 from scope_torch.runs.directory import read_json, read_settings, result_of
 from scope_torch.runs.measure import is_part
@@ -364,7 +363,7 @@ def _experiment(run: FinishedRun, output_dir: Path) -> str:
 
 
 def _digest(values: Any) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:6]
+    return digest_of(json_of(values))[:6]
 
 
 def column(runs: Sequence[FinishedRun], name: str) -> list[float]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +22,7 @@ from scope_torch.evaluators.simulation.latency import expected_outcomes, mean_ou
 from scope_torch.evaluators.simulation.world import World
 from scope_torch.files import replacing
 from scope_torch.observation import Observation, Request
+from scope_torch.runs.content import digest_of, json_of
 from scope_torch.space import check_seed, splitmix64
 
 _ANSWER, _COST_NOISE = 101, 102  # streams of random numbers that the world does not use
@@ -128,7 +127,7 @@ class SimulatedEvaluator:
         described: list[object] = [self.world.settings(), self.cost_noise, self.noise_seed]
         if self._outcomes:
             described.append(speeds(self.world.llms))
-        return _digest(described)
+        return digest_of(json_of(described))
 
     def _observe_all(self, theta: tuple[int, ...], replicate: int) -> _Observed:
         """Observes all queries at once, which is much faster than one at a time."""
@@ -164,12 +163,7 @@ class SimulatedEvaluator:
         default = os.environ.get("SCOPE_CACHE_DIR") or Path.home() / ".cache" / "scope-torch"
         directory = Path(self._cache_dir or default)
         name = re.sub(r"[^\w-]+", "_", self.world.spec.name)  # a user's file may name it anyhow
-        return directory / f"{name}-{_digest(self.world.settings())}.npy"
-
-
-def _digest(described: object) -> str:
-    canonical = json.dumps(described, sort_keys=True)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+        return directory / f"{name}-{digest_of(json_of(self.world.settings()))}.npy"
 
 
 def _load(path: Path) -> Tensor | None:
