@@ -28,6 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run without installing
 
 from benchmarks.results.origin import note_run, notes_of, when
+from benchmarks.results.planned import read_rows
 from scope_torch.cli.build import build
 from scope_torch.cli.compose import compose
 from scope_torch.methods import make_scope_joint
@@ -150,7 +151,7 @@ def measure(overrides: Sequence[str], seeds: Iterable[int], which: str, path: Pa
     cfg = compose([*overrides, "method=scope_joint"])
     task: Task = build(cfg.task)
     world_seed = cfg.task.get("world_seed", "")
-    done = {tuple(one[name] for name in PAIR) for one in _rows(path)}
+    done = {tuple(one[name] for name in PAIR) for one in read_rows(path)}
     llms = added_llms(which, task, cfg.base, int(world_seed or 0))
     for llm, seed in product(llms, seeds):
         pair = (task.problem.name, str(world_seed), which, llm, str(seed))
@@ -158,13 +159,6 @@ def measure(overrides: Sequence[str], seeds: Iterable[int], which: str, path: Pa
             found = compare(task, cfg.base, llm, seed, cfg.budget_usd)
             about = dict(zip(PAIR, pair, strict=True))
             _add(path, [{**about, "search": n, **row(result)} for n, result in found.items()])
-
-
-def _rows(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -181,7 +175,7 @@ def _add(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def table(path: Path = FILE) -> str:
     """The table of a CSV file, in Markdown."""
     groups: dict[tuple[str, str], dict[tuple[str, ...], dict[str, Row]]] = {}
-    for one in _rows(path):
+    for one in read_rows(path):
         pair = one["world_seed"], one["llm"], one["seed"]
         pairs = groups.setdefault((one["task"], one["added"]), {})
         pairs.setdefault(pair, {})[one["search"]] = one
