@@ -136,7 +136,8 @@ class _Drawing:
         is_wide = width > 600
         self._left, self._right = (64.0 if is_wide else 46.0), width - 18.0
         self._top, self._bottom = 14.0 + 4.6 * _LINE, height - 52.0
-        self._least = problem.num_queries * _SOME
+        self._least = least = problem.num_queries * _SOME
+        self._some = [r for r in rows if r["queries"] >= least or r["status"] in _MARKED]
         self._set_limits()
 
     def _set_limits(self) -> None:
@@ -148,10 +149,8 @@ class _Drawing:
             self._x_limits = low / room, high * room
         else:
             self._x_limits = 0.0, 1.15 * (high or 1.0)
-        some = [r for r in self._rows if r["queries"] >= self._least or r["status"] in _MARKED]
-        values = [
-            row["quality"] for row in some
-        ]  # those on few queries may lie beyond: at the edge
+        # Those on few queries may lie beyond: at the edge.
+        values = [row["quality"] for row in self._some]
         if self._problem.objective == "cost":
             values.append(self._problem.s_0)
         room = max(0.03, 0.12 * (max(values) - min(values)))
@@ -211,7 +210,7 @@ class _Drawing:
         return area, (x, self._top, x, self._bottom, words)
 
     def _front(self) -> list[tuple[float, float]]:
-        some = [r for r in self._rows if r["queries"] >= self._least or r["status"] in _MARKED]
+        some = self._some
         kept = non_dominated([row["cost_usd"] for row in some], [row["quality"] for row in some])
         corners: list[tuple[float, float]] = []
         for row in (some[i] for i in kept):
@@ -222,8 +221,7 @@ class _Drawing:
         return [*corners, (self._right, corners[-1][1])] if corners else []
 
     def _points(self) -> list[Point]:
-        some = [r for r in self._rows if r["queries"] >= self._least or r["status"] in _MARKED]
-        with_interval = {row["theta"] for row in some[-_MOST_INTERVALS:]}
+        with_interval = {row["theta"] for row in self._some[-_MOST_INTERVALS:]}
         return [self._point(row, row["theta"] in with_interval) for row in self._rows]
 
     def _point(self, row: Row, has_interval: bool) -> Point:
