@@ -160,6 +160,14 @@ def check_folder(path: Path, name: str = "") -> None:
     raise InputError(f"{name} {path}: {why}".lstrip())
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those above it; an InputError if it cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def inside(folder: Path, *names: str) -> Path:
     """A folder or file below `folder`, to be written.
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from scope_torch.errors import InputError, cannot_write
 from scope_torch.factors import LLM, choice_of, variable_of
-from scope_torch.files import write_atomically
+from scope_torch.files import make_folder, write_atomically
 from scope_torch.observation import unique_keys
 
 VERSION = 1
@@ -88,10 +88,7 @@ def save_models(
             text = _lines_of_others(before, text) + text
         elif not _is_ours(path, before):
             raise InputError(f"{path} {_OF_OTHERS}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path.parent, error) from error
+    make_folder(path.parent)
     write_atomically(path, text, private=private)
     return path
 

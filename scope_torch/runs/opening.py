@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scope_torch.errors import ANOTHER_RUN_DIR, InputError, cannot_write
+from scope_torch.errors import ANOTHER_RUN_DIR, InputError
+from scope_torch.files import make_folder
 from scope_torch.runs.changed_settings import differences, in_words
 from scope_torch.runs.directory import finished_summary, read_json, read_settings, write_json
 from scope_torch.runs.evaluator import (
@@ -68,7 +69,7 @@ def open_run_dir(
             f"{run_dir} away and begin anew"
         )
     described = query_facts(evaluator)
-    _make(run_dir)
+    make_folder(run_dir)
     journal = Journal(path, not getattr(evaluator, "free", False))
     try:
         _update_settings(run_dir, settings, journal, evaluator, root or run_dir)
@@ -215,16 +216,9 @@ def _refuse_files_of_no_run(run_dir: Path) -> None:
             )
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-
-
 def _write(path: Path, content: dict[str, Any]) -> None:
     if not path.exists() or read_json(path) != content:
-        _make(path.parent)
+        make_folder(path.parent)
         write_json(path, content, private=True)
 
 

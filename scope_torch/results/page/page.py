@@ -22,8 +22,8 @@ from torch import Tensor
 
 from scope_torch.bounds.assumptions import bounds_in, certified_by
 from scope_torch.constraints import Constraint
-from scope_torch.errors import InputError, cannot_write
-from scope_torch.files import write_atomically
+from scope_torch.errors import InputError
+from scope_torch.files import make_folder, write_atomically
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
 from scope_torch.results.digits import (
@@ -115,10 +115,7 @@ def save_page(path: Path | str, result: Shown, truth: Sequence[Tensor] | None) -
         InputError: If the file cannot be written.
     """
     path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path.parent, error) from error
+    make_folder(path.parent)
     write_atomically(path, page_of(view_of_result(result, truth)))
     return path
 
