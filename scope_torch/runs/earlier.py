@@ -25,7 +25,7 @@ from scope_torch.runs.opening import graded_otherwise
 from scope_torch.runs.regrading import REGRADED, Grades
 from scope_torch.search.known import Known
 
-_BEGUN = "", "preflight", "probe", "reference", "again"  # are asked when it is known what is known
+_BEGUN = "", "preflight", "reference", "again"  # are asked when it is known what is known
 
 
 def known_from(

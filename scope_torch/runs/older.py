@@ -27,8 +27,8 @@ from scope_torch.runs.recorded import recorded_problem
 from scope_torch.runs.regrading import Grades
 from scope_torch.runs.repricing import Prices, repriced, unpriced
 
-_PARTS = "reference", "probe", "preflight"  # measured before the search
-_IN_TIME = "preflight", "probe", "reference", ""  # the same and the search, as they were asked
+_PARTS = "reference", "preflight"  # measured before the search
+_IN_TIME = "preflight", "reference", ""  # the same and the search, as they were asked
 Theta = tuple[int, ...]
 KNOWN, OBSERVATIONS = "known.json", "known.jsonl"
 HELD_OUT = "held_out"  # has a directory for each configuration

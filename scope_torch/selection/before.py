@@ -301,7 +301,7 @@ def _lost_usd(setup: Setup, application: Application | None = None) -> float:
     """USD of calls that gave no observation, in all processes, before the search has begun."""
     if setup.folder is None:
         return 0.0 if application is None else paid_usd(application.lost)
-    parts = "pilot", "preflight", "probe", "reference", "again", REGRADED
+    parts = "pilot", "preflight", "reference", "again", REGRADED
     return paid_usd([one for part in parts for one in lost_in(inside(setup.folder, part))])
 
 

@@ -18,7 +18,6 @@ from scope_torch.factors import changes, levels_of
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
 from scope_torch.runs.asked import silent
-from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.selection.setup import Setup
 
@@ -44,17 +43,14 @@ def preflight(
         budget_usd: What is left of the budget.
 
     Returns:
-        The observations; those of a search that began before there was a preflight are its probe.
+        The observations; none of a search that began before there was a preflight.
 
     Raises:
         InputError: If no answer was given, or the budget does not pay for this.
     """
-    old = setup.inside("probe/journal.jsonl")  # of an earlier version
-    probe = read_journal(old) if old is not None and old.exists() else []
     if setup.began_before(FOLDER):
-        return probe
-    evaluator.remember(probe)
-    requests = first_requests(setup.problem, [*known, *probe])
+        return []
+    requests = first_requests(setup.problem, known)
     if requests and budget_usd <= 0:
         raise InputError(f"budget_usd={setup.budget_usd:g} went into pilots and grades; raise it")
     try:
@@ -80,7 +76,7 @@ def preflight(
             "warnings above say why. Then begin with another run_dir"
         )
     _warn_of_left_out(setup, [*known, *found], found)
-    return [*probe, *found]
+    return found
 
 
 def _warn_of_left_out(

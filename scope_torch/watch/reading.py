@@ -230,9 +230,7 @@ def _probe(run: RecordedRun) -> list[Observation]:
     With `repeat` it asks again. Early versions said so only in the result, by what all of it cost.
     """
     reference = set(_observed(run.path / "reference" / "journal.jsonl") or ())
-    parts = [
-        _observed(run.path / part / "journal.jsonl") for part in ("pilot", "probe", "preflight")
-    ]
+    parts = [_observed(run.path / part / "journal.jsonl") for part in ("pilot", "preflight")]
     found = [observation for part in parts for observation in part or ()]
     if not keeps_answers(run.path) or cost_of(found) == run.summary().get("preflight_usd"):
         return found
