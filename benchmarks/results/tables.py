@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -181,7 +181,8 @@ def statements_table(rows: Rows) -> str:
 def _same_in(groups: Mapping[tuple[str, str], Rows], kind: str) -> float:
     """The share of runs whose final c_bf is the same with all values of a parameter."""
     of = [rows for (_, method), rows in groups.items() if method.partition(" = ")[0] == kind]
-    return _unchanged(of[0], of)
+    finals = [{(r["world"], r["seed"]): r["c_bf_100"] for r in rows} for rows in of]
+    return statistics.fmean(len({final.get(key) for final in finals}) == 1 for key in finals[0])
 
 
 def kernel_table(rows: Rows) -> str:
@@ -214,13 +215,6 @@ def parameters_table(rows: Rows) -> str:
         for (_, method), of in grouped(rows).items()
     ]
     return markdown(["`scope` with", "c_bf / c(theta_0)", "c_bf / optimum"], lines)
-
-
-def _unchanged(rows: Rows, others: Sequence[Rows]) -> float:
-    """The share of runs whose final c_bf is that of all other groups in the same world and seed."""
-    finals = [{(r["world"], r["seed"]): r["c_bf_100"] for r in of} for of in others]
-    keys = [(row["world"], row["seed"]) for row in rows]
-    return statistics.fmean(len({final.get(key) for final in finals}) == 1 for key in keys)
 
 
 def _below(rows: Rows) -> list[float]:
