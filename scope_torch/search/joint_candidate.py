@@ -33,8 +33,7 @@ class JointCandidate:
         query_order: Sequence[int],
         in_order: bool = False,
     ) -> None:
-        self._surrogate = surrogate
-        self._theta, self._a = theta, surrogate.scale.at(theta)
+        self._surrogate, self._a = surrogate, surrogate.scale.at(theta)
         first = query_order[:_FIRST] if in_order else ()
         self._posterior = surrogate.at(theta, first)
         self.information = surrogate.information()
