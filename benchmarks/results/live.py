@@ -40,6 +40,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.results.planned import read_rows
 from benchmarks.results.summary import Row, markdown, percent
 from scope_torch.cli.paper import paper_numbers
 from scope_torch.runs.recorded import RecordedRun, read_run
@@ -127,10 +128,7 @@ def main() -> None:
     """Adds runs to the file; a run that it has is replaced."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="directories of runs")
-    rows: list[dict[str, Any]] = []
-    if FILE.exists():
-        with FILE.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+    rows: list[dict[str, Any]] = [*read_rows(FILE)]
     for row in map(row_of_run, parser.parse_args().runs):
         key = [str(row[name]) for name in ("run", "method", "seed")]
         rows = [r for r in rows if [str(r[n]) for n in ("run", "method", "seed")] != key]
