@@ -343,7 +343,8 @@ class SelectionProblem:
             if limit.name not in self.reference_outcomes:
                 raise InputError(
                     f"{limit}: theta_0's average {limit.outcome} is not known, which this method "
-                    "starts from; give it in reference_outcomes, or set gp.theta0_obs=charged"
+                    "starts from; give it in reference_outcomes, or set theta0_obs=charged (of "
+                    "methods with a gp, gp.theta0_obs)"
                 )
 
     def check_one_constraint(self, method: str) -> None:

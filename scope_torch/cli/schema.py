@@ -299,7 +299,7 @@ class Config:
     task: Any = MISSING
     method: Any = MISSING
     kernel: KernelConfig = MISSING
-    tracking: TrackingConfig = MISSING
+    tracking: Any = MISSING
     budget_usd: float = MISSING  # Lambda
     time_limit: Any = None  # no further call then: 2h, 1h30min, seconds; null: no limit
     deployment_queries: float | None = None  # H: queries to be answered; null: by the budget

@@ -91,7 +91,7 @@ class ScopeSelector(_BASE):
             `constraints` or `objective` says what you want.
         budget_usd: The search ends when its calls cost this much, at the prices of tokens: also a
             reply that AgentOpt kept has its price. None: when it does not pay for 100,000 queries.
-        settings: Other arguments of `scope_torch.select`: `objective`, `min_quality`,
+        settings: Other arguments of `scope_torch.select`, such as `objective`, `min_quality`,
             `constraints`, `deployment_queries`, `base`, `holdout`, `in_flight`, `optimizer`,
             `run_dir`, `name`, `seed`, `progress`, `callbacks`.
 

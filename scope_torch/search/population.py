@@ -78,7 +78,8 @@ class ByPopulation:
         num_others: See `share_of_each`.
 
     Raises:
-        InputError: If a number is outside its range, or the problem has no answers of theta_0.
+        InputError: If a number is outside its range, or the problem has no answers of theta_0, or
+            a constraint on something else than quality.
     """
 
     by_answers = True
@@ -92,7 +93,11 @@ class ByPopulation:
         num_others: int = 0,
     ) -> None:
         check_delta(delta)
-        problem.check_one_constraint("scope with certificate=population")
+        if problem.objective != "cost" or problem.num_constraints > 1:
+            raise InputError(
+                "certificate=population is about a bound on quality only, not "
+                f"{problem.limits[-1]}; leave that out, or take certificate=sequence"
+            )
         if query_pool is not None and not 1 <= query_pool <= problem.num_queries:
             raise InputError(
                 f"query_pool={query_pool} must be 1 to {problem.num_queries}: how many of the "

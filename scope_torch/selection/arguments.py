@@ -78,7 +78,8 @@ class Arguments:
         holdout: Share of the queries on which choice and reference are compared at the end, and
             which the search does not see.
         deployment_queries: How many queries the system will answer. The search stops when it no
-            longer pays. None: as many as cost 100 budgets with the reference.
+            longer pays. None: as many as the reference would answer for 100 times the USD that are
+            left for the search.
         hour_usd: What an hour of waiting is worth, in USD: the search then counts it for each call,
             the mean seconds of the reference's runs over `in_flight`, when it asks whether it still
             pays. None: nothing.

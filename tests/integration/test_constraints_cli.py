@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 from test_cli import LLMS, write_table
 
+from scope_torch.cli.compose import compose
 from scope_torch.cli.report import report
 from scope_torch.cli.watch import watch
 
@@ -21,6 +23,16 @@ def with_latency(rows):
         {**row, "latency_s": seconds[row["plan"]] + seconds[row["solve"]] + 0.01 * row["query"]}
         for row in rows
     ]
+
+
+@pytest.mark.parametrize("method", ["cei", "config_bo", "safeopt", "optuna_gp"])
+def test_the_keys_of_the_page_charge_theta_0(method):
+    page = (Path(__file__).resolve().parents[2] / "docs/howto/constraints.md").read_text()
+    key = "method.theta0_obs" if method == "optuna_gp" else "method.gp.theta0_obs"
+    assert key in page
+    GlobalHydra.instance().clear()
+    settings = compose(["task=synthetic", f"method={method}", f"{key}=charged"]).method
+    assert "charged" in (settings.get("theta0_obs"), settings.get("gp", {}).get("theta0_obs"))
 
 
 @pytest.fixture

@@ -97,6 +97,37 @@ def test_an_extension_on_the_command_line(page, module, choice, cli, tmp_path, m
     assert f"{' '.join(['scope-torch', *arguments[:3]])}`" in page.read_text()
 
 
+TRACKER = """
+from scope_torch import Callback
+
+
+class Mine(Callback):
+    def __init__(self, address):
+        self.address = address
+
+    def end(self, result):
+        print(f"sent to {self.address}")
+"""
+
+
+@pytest.mark.slow
+def test_a_tracker_of_ones_own_has_arguments(cli, tmp_path, monkeypatch):
+    """As docs/howto/multiruns.md says."""
+    (tmp_path / "my_trackers.py").write_text(TRACKER)
+    (tmp_path / "my_conf" / "tracking").mkdir(parents=True)
+    config = "_target_: my_trackers.Mine\naddress: here\n"
+    (tmp_path / "my_conf" / "tracking" / "mine.yaml").write_text(config)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SCOPE_ALLOW_TARGETS", "my_trackers")
+    arguments = ["--config-dir", "my_conf", "task=synthetic", "budget_usd=0.05", "tracking=mine"]
+    status, out, err = cli(*arguments)
+    assert status == 0, err
+    assert "sent to here" in out
+    status, out, err = cli(*arguments, "budget_usd=0.06", "tracking.address=there")
+    assert status == 0, err
+    assert "sent to there" in out
+
+
 @pytest.mark.slow
 def test_a_task_of_ones_own_on_the_command_line(cli, tmp_path):
     page = DOCS / "howto/own-data.md"

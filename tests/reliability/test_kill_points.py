@@ -9,7 +9,8 @@ import pytest
 from long_runs import IS_LONG
 from reliability.children import METHODS, billed, in_child, journaled, search, stable
 
-KILLS = 84 if IS_LONG else 2  # of every method: 1,008 in all in the long run
+IN_LONG = 84  # of every method
+KILLS = IN_LONG if IS_LONG else 2
 AT_A_TIME = 7  # kills of one search before it is left to end
 
 
@@ -50,6 +51,12 @@ def killed_and_resumed(
 def test_a_killed_search_is_resumed(tmp_path, method):
     num_calls, rng = whole_search(method, tmp_path), random.Random(method)
     assert killed_and_resumed(method, tmp_path, "run", 2, num_calls, rng) >= 1
+
+
+def test_the_page_says_how_many_kills_there_are():
+    page = Path(__file__).resolve().parents[2] / "docs/reliability.md"
+    said = f"{IN_LONG * len(METHODS):,} SIGKILLs at random calls of {len(METHODS)} methods"
+    assert said in page.read_text()
 
 
 @pytest.mark.slow

@@ -300,6 +300,14 @@ def test_what_a_pool_needs(make):
             make(PROBLEM, base="nano", certificate=certificate, query_pool=60)
 
 
+@pytest.mark.parametrize("make", [make_scope, make_scope_joint])
+def test_another_constraint_is_refused_with_a_mend(make):
+    problem = replace(synthetic_task().problem, constraints=["latency_s <= 2 cap 10"])
+    words = "not latency_s <= 2 cap 10; leave that out, or take certificate=sequence"
+    with pytest.raises(InputError, match=words):
+        make(problem, base="small", certificate="population")
+
+
 def test_settings_name_the_pool_only_if_there_is_one():
     def settings(**more):
         return make_scope(PROBLEM, base="nano", certificate="population", **more).settings()

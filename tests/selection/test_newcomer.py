@@ -68,6 +68,12 @@ def test_few_lines_connect_an_application(number, most_lines):
     assert len(adapters()[number].strip().splitlines()) <= most_lines
 
 
+def test_the_rule_of_the_page_allows_its_reference():
+    (rule,) = re.findall(r"`allowed=(lambda .*?)`", PAGE.read_text())
+    assert eval(rule)({"planner": "large", "solver": "large"})
+    assert not eval(rule)({"planner": "large", "solver": "small"})
+
+
 def test_six_words_are_enough():
     words = re.findall(r"\*\*(\w+)\*\*", PAGE.read_text().partition("## 1.")[0])
     assert words == CONCEPTS
