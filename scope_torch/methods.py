@@ -162,7 +162,7 @@ def make_scope_joint(
         calibration_queries: How many queries Calibrate looks at, and more while answers are on
             average below s_0 / 2; None: all, as in alg:scope-main, and if quality is the objective.
         verify: Rounds in which the model is tried, see `Verification`; 0 for none. There are none
-            if quality is the objective, or with `theory`.
+            where costs are not relative, as if quality is the objective, or with `theory`.
         cost_scale: How the sum over modules is fitted: `regression` (`regress_costs`), or
             `least_squares` as in version 0.1.0 (`fit_cost_scale`).
         call_usd: What waiting for a call costs, for the rule when it no longer pays; in USD.
