@@ -52,7 +52,7 @@ from scope_torch.runs.journal import is_locked
 from scope_torch.runs.runner import run, run_settings
 from scope_torch.search.known import Known
 from scope_torch.tasks import Task
-from scope_torch.tasks.constrained import with_constraints
+from scope_torch.tasks.constrained import constrained, with_constraints
 from scope_torch.tracking.curves import CurvePlot
 from scope_torch.tracking.progress import ProgressBar
 
@@ -214,7 +214,12 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
 
     def before_paying(problem: SelectionProblem) -> None:
         """Finds a wrong base LLM or a lost server before a live task pays for its reference."""
-        _check_unmeasured(cfg.task.constraints)
+        limits = [Constraint.parse(str(text)) for text in cfg.task.constraints]
+        _check_unmeasured(limits)
+        objective = cfg.task.objective
+        # A bound relative to what is not measured yet may be out of range for that alone.
+        if objective != "pareto" and not any(limit.is_relative for limit in limits):
+            problem = constrained(problem, limits, objective, {})
         _check_continues(cfg, make_method(problem))
         tracker.check(problem)
 
@@ -229,9 +234,9 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
         close_evaluator(task.evaluator)
 
 
-def _check_unmeasured(constraints: Iterable[Any]) -> None:
+def _check_unmeasured(constraints: Iterable[Constraint]) -> None:
     """Refuses bounds that are relative to what is not measured of the reference of a live task."""
-    for limit in map(Constraint.parse, map(str, constraints)):
+    for limit in constraints:
         if limit.is_relative and limit.outcome not in (COST, QUALITY):
             raise InputError(
                 f"{limit}: a live task does not measure theta_0's average {limit.outcome}; write "

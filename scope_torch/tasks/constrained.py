@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from scope_torch.constraints import COST, QUALITY, Constraint
-from scope_torch.problem import Objective
+from scope_torch.problem import Objective, SelectionProblem
 from scope_torch.runs.evaluator import HasTrueOutcomes
 from scope_torch.tasks import Task
 
@@ -43,19 +43,38 @@ def with_constraints(task: Task, constraints: Sequence[str], objective: Objectiv
     """
     if not constraints and objective == "cost":
         return task
-    parsed = tuple(Constraint.parse(text) for text in constraints)
+    parsed = [Constraint.parse(text) for text in constraints]
     problem, evaluator = task.problem, task.evaluator
     averages = {}
     if isinstance(evaluator, HasTrueOutcomes):
         others = [one for one in parsed if one.name not in (COST, QUALITY)]
         theta_ref = problem.theta_ref
         averages = {one.name: evaluator.average_outcome(theta_ref, one) for one in others}
-    by_epsilon = objective == "cost" and QUALITY not in (one.name for one in parsed)
-    problem = replace(
+    return task._replace(problem=constrained(problem, parsed, objective, averages))
+
+
+def constrained(
+    problem: SelectionProblem,
+    constraints: Sequence[Constraint],
+    objective: Objective,
+    averages: Mapping[str, float],
+) -> SelectionProblem:
+    """The problem with constraints.
+
+    Args:
+        problem: See `with_constraints`.
+        constraints: Parsed.
+        objective: See `SelectionProblem`.
+        averages: theta_0's average outcomes, as far as they are known.
+
+    Raises:
+        InputError: If they do not fit together.
+    """
+    by_epsilon = objective == "cost" and QUALITY not in (one.name for one in constraints)
+    return replace(
         problem,
         epsilon=problem.epsilon if by_epsilon else None,
-        constraints=parsed,
+        constraints=tuple(constraints),
         reference_outcomes=averages,
         objective=objective,
     )
-    return task._replace(problem=problem)

@@ -276,6 +276,26 @@ def test_a_method_that_continues_nothing_is_named_before_the_reference_is_paid(c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ([], "the bound must lie in the range [0, 1] of latency_s"),
+        (["method=abacus"], "abacus knows a bound on quality only"),
+        (["method=cei"], "theta_0's average latency_s is not known"),
+        (["method.certificate=population"], "take certificate=sequence"),
+        (["task.objective=quality"], "cost_usd"),
+    ],
+)
+def test_constraints_that_cannot_be_kept_are_named_before_the_reference_is_paid(cli, more, named):
+    limit = "latency_s <= 5 cap 60" if more else "latency_s <= 5"
+    with FakeEndpoint(airport_llm) as endpoint:
+        status, _, err = cli(*arguments(endpoint.url, f"task.constraints=['{limit}']", *more))
+        assert endpoint.requests == []
+    assert is_one_line(status, err)
+    assert named in err
+
+
+@pytest.mark.slow
 def test_the_key_is_in_no_file_and_no_output(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CANARY_KEY", KEY)
     with FakeEndpoint(airport_llm, key=KEY) as endpoint:
