@@ -254,6 +254,8 @@ def test_an_endpoint_that_only_fails_is_one_line(cli):
         ("task.epsilon=1", "epsilon=1"),
         ('task.constraints=["latency_s <= 0.5 * reference cap 60"]', "write an absolute bound"),
         ("task.objective=pareto", "method=scope_front searches the front"),
+        ("deployment_queries=0", "deployment_queries=0.0 must be a positive number"),
+        ("budget_usd=0", "budget_usd=0.0 must be a positive number"),
     ],
 )
 def test_bad_settings_are_one_line_before_a_search(cli, monkeypatch, argument, named):
