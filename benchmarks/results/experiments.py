@@ -74,10 +74,10 @@ _COSTS = [
 ]
 # Tasks on which many calls are in flight, likewise.
 _IN_FLIGHT = [
-    ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 15), [None]),
-    ("mathqa", (*_OTHER_MATHQA, "base=Qwen3 32B"), range(10, 15), [None]),
-    ("data_imputation, hard", IMPUTATION, SEEDS[:1], WORLDS[:3]),
-    ("data_imputation, recorded_like", (*IMPUTATION, LIKE_RECORDED), SEEDS[:1], WORLDS[:3]),
+    ("recorded/restaurant_test", ("task=recorded/restaurant_test",), range(10, 30), [None]),
+    ("mathqa", (*_OTHER_MATHQA, "base=Qwen3 32B"), range(10, 30), [None]),
+    ("data_imputation, hard", IMPUTATION, SEEDS[:1], WORLDS),
+    ("data_imputation, recorded_like", (*IMPUTATION, LIKE_RECORDED), SEEDS[:1], WORLDS),
 ]
 
 

@@ -37,7 +37,7 @@ def in_flight_table(rows: Rows) -> str:
                 [
                     code(problem),
                     ", ".join([f"`{name}`" for name in width.split()[:-1]] + [width.split()[-1]]),
-                    f"{_near(of)} of {len(of)} ({_near(list(alone.values()))})",
+                    f"{_near(of)} of {len(of)} ({_near([one for _, one in pairs])})",
                     f"{np.median([float(row['usd']) for row in of]):.3g}",
                     f"{np.median(ratios):.2f}, {max(ratios):.2f}",
                     ", ".join(_faster(pairs, name) for name in ("equal", "lognormal", "heavy")),
