@@ -202,8 +202,6 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
     """
     if not 0 <= cfg.seed < 2**32:  # the range that all random generators take
         raise InputError(f"seed={cfg.seed} must be a whole number from 0 to {2**32 - 1}")
-    if not 0 < cfg.budget_usd < math.inf:
-        raise InputError(f"budget_usd={cfg.budget_usd} must be a positive number of USD")
     if cfg.device is not None:
         check_device(cfg.device)
 
@@ -217,6 +215,8 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
 
     def before_paying(problem: SelectionProblem) -> None:
         """Finds a wrong base LLM or a lost server before a live task pays for its reference."""
+        if not 0 < cfg.budget_usd < math.inf:
+            raise InputError(f"budget_usd={cfg.budget_usd} must be a positive number of USD")
         problem = replace(problem, deployment_queries=cfg.deployment_queries)
         limits = [Constraint.parse(str(text)) for text in cfg.task.constraints]
         _check_unmeasured(limits)
