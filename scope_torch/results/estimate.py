@@ -311,7 +311,7 @@ class Evidence:
             return row.quality_interval
         if last is None:
             return None
-        _, luck = self.answers.luck(theta, self.report)
+        _, luck = self.answers.luck(theta, self.answers.deviations(self.report))
         if self.problem.objective == "quality":  # of 1 - quality
             return _both(last.lower_c_usd, last.upper_c_usd, luck, 1.0)
         s_0 = self.problem.s_0
@@ -323,7 +323,7 @@ class Evidence:
             return row.cost_interval
         if last is None or self.problem.objective == "quality":
             return None
-        luck, _ = self.answers.luck(theta, self.report)
+        luck, _ = self.answers.luck(theta, self.answers.deviations(self.report))
         return _both(last.lower_c_usd, last.upper_c_usd, luck)
 
 

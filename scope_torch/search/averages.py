@@ -130,12 +130,16 @@ class AllAverages:
             of_quality / (number + 1)
         )
 
-    def luck(self, theta: tuple[int, ...], report: Mapping[str, Any]) -> tuple[float, float]:
+    def luck(self, theta: tuple[int, ...], of: tuple[float, float]) -> tuple[float, float]:
         """Two standard errors of its average cost in USD and quality, by answers that vary.
 
         Bounds of the model are about the answers given; by so much their averages may be off.
+
+        Args:
+            theta: Codes of the configuration.
+            of: The `deviations`, which are of all configurations.
         """
-        own, (of_cost, of_quality) = self[theta], self.deviations(report)
+        own, (of_cost, of_quality) = self[theta], of
         usd = own.cost_usd if theta in self._of else 0.0
         return (2 * of_cost * usd * own.spread if usd else 0.0), 2 * of_quality * own.spread
 

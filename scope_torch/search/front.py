@@ -202,10 +202,10 @@ class _Maker:
         self._answers = AllAverages(problem.num_queries)
         for observation in (*known, *history):
             self._answers.add(observation)
-        self._known_thetas = {observation.theta for observation in known} | set(
-            problem.offered or ()  # their answers are not in a random order of all queries
-        )
+        # Answers of what is offered are not in a random order of all queries either.
+        self._known_thetas = {one.theta for one in known} | set(problem.offered or ())
         self._answers_vary = self._answers.vary(self._report)
+        self._deviations = self._answers.deviations(self._report)
         found = optimizer.estimates() if isinstance(optimizer, HasEstimates) else None
         self._listed = None if found is None or found.listed is None else found.listed.cpu()
         is_small = self._listed is not None or problem.space.size <= _MOST
@@ -305,7 +305,7 @@ class _Maker:
         if self._estimates is None:
             return None, None
         bounds, s_0 = self._estimates.bounds(theta), self._problem.s_0
-        usd, luck = self._answers.luck(theta, self._report)
+        usd, luck = self._answers.luck(theta, self._deviations)
         cost = max(0.0, bounds["lower_c_usd"] - usd), max(0.0, bounds["upper_c_usd"] + usd)
         ends = s_0 - bounds["upper_g"] - luck, s_0 - bounds["lower_g"] + luck
         quality = [min(1.0, max(0.0, end)) for end in ends]

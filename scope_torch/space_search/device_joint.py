@@ -123,8 +123,11 @@ class DeviceJointPosterior(Enumerated):
 
     def _mean_c(self, at: slice | int) -> Tensor:
         """As that of a candidate."""
-        mean_c, a = self._means[0][at], self._a[at] if self._surrogate.relative_cost else None
-        return mean_c if a is None else a.addcmul(mean_c.clamp(min=LEAST_MEAN - 1), a)
+        mean_c = self._means[0][at]
+        if self._surrogate.relative_cost:
+            a = self._a[at]
+            mean_c = a.addcmul(mean_c.clamp(min=LEAST_MEAN - 1), a)  # a + mean a, in one launch
+        return mean_c
 
     def _lower_c(self, sigma: Tensor, b: float) -> Tensor:
         """L_c in USD; see `lognormal_bound` if costs are relative."""

@@ -134,19 +134,22 @@ def test_nothing_is_added_where_answers_do_not_vary():
     answers = AllAverages(num_queries=4)
     for replicate in range(2):
         answers.add(Observation((0,), 1, 0.1 + replicate, 0.5, replicate))
-    assert answers.luck((0,), {}) == (0.0, 0.0)
-    assert answers.luck((0,), {"flips": 0.1})[0] > 0
+    assert answers.luck((0,), answers.deviations({})) == (0.0, 0.0)
+    assert answers.luck((0,), answers.deviations({"flips": 0.1}))[0] > 0
 
 
 def test_of_costs_that_nobody_asked_for_again_nothing_is_known():
     answers = AllAverages(num_queries=4)
     answers.add(Observation((0,), 1, 0.1, 0.5))
     answers.add(Observation((1,), 1, 0.0, 0.5))
-    of_cost, of_quality = answers.luck((0,), {"flips": 0.1})
+    of_cost, of_quality = answers.luck((0,), answers.deviations({"flips": 0.1}))
     assert of_cost == math.inf
     assert of_quality == pytest.approx(2 * 0.5 / 4)
-    assert answers.luck((1,), {"flips": 0.1})[0] == 0  # free calls stay free
-    assert answers.luck((2,), {"flips": 0.1}) == (0.0, 0.0)  # its model knows of no answer
+    assert answers.luck((1,), answers.deviations({"flips": 0.1}))[0] == 0  # free calls stay free
+    assert answers.luck((2,), answers.deviations({"flips": 0.1})) == (
+        0.0,
+        0.0,
+    )  # its model knows of no answer
 
 
 def test_bounds_are_never_below_what_the_answers_say():
