@@ -48,7 +48,7 @@ from scope_torch.runs.callbacks import Callback
 from scope_torch.runs.deadline import TIME_IS_OVER, Deadline
 from scope_torch.runs.deployment import deploy
 from scope_torch.runs.directory import finished_summary, read_json, write_json
-from scope_torch.runs.earlier import known_from
+from scope_torch.runs.earlier import known_from, refuse_missing
 from scope_torch.runs.journal import is_locked
 from scope_torch.runs.runner import run, run_settings
 from scope_torch.search.known import Known
@@ -225,6 +225,7 @@ def run_from_config(cfg: DictConfig, directory: Path) -> dict[str, Any]:
         if objective != "pareto" and not any(limit.is_relative for limit in limits):
             problem = constrained(problem, limits, objective, {})
         _check_continues(cfg, make_method(problem))
+        refuse_missing(_earlier(cfg), directory)
         tracker.check(problem)
 
     task: Task = _constrained(cfg, before_paying)
@@ -258,11 +259,15 @@ def _check_continues(cfg: DictConfig, method: Any) -> None:
 
 def _known(cfg: DictConfig, task: Task, directory: Path) -> dict[str, Known]:
     """What the runs that are named in `continue_from` observed; empty if none is."""
-    if not cfg.continue_from:
+    paths = _earlier(cfg)
+    if not paths:
         return {}
-    given = cfg.continue_from
-    paths = [given] if isinstance(given, str) else [str(path) for path in given]
     return {"known": known_from(paths, task.problem, task.evaluator, run_dir=directory)}
+
+
+def _earlier(cfg: DictConfig) -> list[str]:
+    given = cfg.continue_from or []
+    return [given] if isinstance(given, str) else [str(path) for path in given]
 
 
 def _constrained(cfg: DictConfig, before_paying: Callable[[SelectionProblem], Any]) -> Task:

@@ -20,7 +20,16 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.runs.directory import read_json, write_json
 from scope_torch.runs.evaluator import Evaluator
 from scope_torch.runs.journal import read_journal
-from scope_torch.runs.older import HELD_OUT, KNOWN, OBSERVATIONS, Reader, Source, Taken, Theta
+from scope_torch.runs.older import (
+    HELD_OUT,
+    KNOWN,
+    OBSERVATIONS,
+    Reader,
+    Source,
+    Taken,
+    Theta,
+    settings_of,
+)
 from scope_torch.runs.opening import graded_otherwise
 from scope_torch.runs.regrading import REGRADED, Grades
 from scope_torch.search.known import Known
@@ -91,6 +100,14 @@ def refuse_itself(paths: Sequence[Path | str], folder: Path | None) -> None:
     for path in paths:
         if folder is not None and Path(path).resolve() == folder.resolve():
             raise InputError(f"continue_from={path} is this run: leave it out, and it goes on")
+
+
+def refuse_missing(paths: Sequence[Path | str], folder: Path) -> None:
+    """Raises an error if a path is no run, unless a run in `folder` has taken it over before."""
+    refuse_itself(paths, folder)
+    if not (folder / KNOWN).exists():
+        for path in paths:
+            settings_of(path_of("continue_from", path))
 
 
 def refuse_others(paths: Sequence[Path | str], folder: Path) -> None:

@@ -109,7 +109,7 @@ class Reader:
     def read(self, paths: Sequence[Path]) -> Taken:
         """What the runs observed, the oldest first."""
         taken: list[Observation] = []
-        settings = [_settings_of(path) for path in paths]
+        settings = [settings_of(path) for path in paths]
         for path, one in zip(paths, settings, strict=True):
             if one["optimizer"]["name"] == "measure":
                 raise InputError(f"continue_from={path} is a part of a run: name the run itself")
@@ -308,7 +308,7 @@ class Reader:
         return found, ""
 
 
-def _settings_of(path: Path) -> dict[str, Any]:
+def settings_of(path: Path) -> dict[str, Any]:
     """Settings of a run; of one that ended before its search what it was about."""
     if not (path / "settings.json").exists() and (path / BEGUN).exists():
         return read_settings(path / BEGUN)
@@ -336,12 +336,12 @@ def is_graded_otherwise(path: Path, evaluator: Evaluator) -> bool:
     Raises:
         InputError: If the directory is not that of a run.
     """
-    return graded_otherwise(_settings_of(path)["evaluator"], evaluator, path)
+    return graded_otherwise(settings_of(path)["evaluator"], evaluator, path)
 
 
 def had_reference(path: Path, problem: SelectionProblem) -> bool:
     """Whether the reference of an older run was that of a problem."""
-    old = recorded_problem(_settings_of(path))
+    old = recorded_problem(settings_of(path))
     return old.names(old.theta_ref) == problem.names(problem.theta_ref)
 
 

@@ -256,6 +256,7 @@ def test_an_endpoint_that_only_fails_is_one_line(cli):
         ("task.objective=pareto", "method=scope_front searches the front"),
         ("deployment_queries=0", "deployment_queries=0.0 must be a positive number"),
         ("budget_usd=0", "budget_usd=0.0 must be a positive number"),
+        ("continue_from=nowhere", "continue_from=nowhere is not the directory of a run"),
     ],
 )
 def test_bad_settings_are_one_line_before_a_search(cli, monkeypatch, argument, named):
