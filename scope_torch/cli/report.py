@@ -151,14 +151,15 @@ def _panel(task: str, budget: float, shown: Mapping[str, Sequence[FinishedRun]])
     optima = {one["optimal_cost_usd"] for one in lines}
     first = next(iter(shown.values()))[0]
     paper = paper_curves(task, first.result["reference"], first.kernel)
-    most = max(len(runs) for runs in shown.values())
+    curves = {
+        label: [c for run in runs if (c := run.curve) is not None] for label, runs in shown.items()
+    }
+    least, most = min(map(len, curves.values())), max(map(len, curves.values()))
+    several = f"median of {most if least == most else f'{least} to {most}'} runs"
     mark = next(filter(None, map(mark_of, shown.values())), "")
     return Panel(
-        title=(f"{task}: median of {most} runs" if most > 1 else f"{task}: one run") + mark,
-        curves={
-            label: [c for run in runs if (c := run.curve) is not None]
-            for label, runs in shown.items()
-        },
+        title=f"{task}: {several if most > 1 else 'one run'}{mark}",
+        curves=curves,
         budget_usd=budget,
         reference_cost_usd=lines[0]["reference_cost_usd"],
         optimal_cost_usd=optima.pop() if len(optima) == 1 else None,

@@ -16,7 +16,6 @@ from scope_torch.runs.finished import FinishedRun, Group, column, median
 
 Groups = Mapping[Group, Sequence[FinishedRun]]
 Cells = Sequence[str]
-_EQUAL = 1 + 1e-12  # a cost up to this factor of the optimum is the optimum
 SHORT = (
     "task",
     "method",
@@ -62,15 +61,15 @@ def short_table(groups: Groups) -> list[Cells]:
 def _short_cells(group: Group, runs: Sequence[FinishedRun]) -> list[str]:
     lost, ratios = column(runs, "quality_lost"), column(runs, "of_optimum")
     shares = column(runs, "cost_100")
-    cost, best = _cost(runs), [r <= _EQUAL for r in ratios] + [loss <= 1e-12 for loss in lost]
+    cost, best = _cost(runs), column(runs, "optimal")
     feasible, violations = column(runs, "feasible"), column(runs, "violation")
     return [
         group[1] + mark_of(runs),
         str(len(runs)),
         "-" if cost is None else per_thousand(cost),
-        f"quality -{median(lost):.3f}" if lost else _share_range(shares),
+        _lost(lost, len(runs)) if lost else _share_range(shares),
         _near(runs) if ratios else "-",
-        f"{sum(best)} of {len(best)}" if best else "-",
+        f"{sum(best):.0f} of {len(best)}" if best else "-",
         plain(sum(violations) / len(violations), 2) if violations else "-",
         f"{len(feasible) - sum(feasible):.0f} of {len(feasible)}" if feasible else "-",
     ]
@@ -124,6 +123,12 @@ def _percent(share: float | None) -> str:
     if share is None:
         return "-"
     return f"{plain(100 * share, 3 if share < 0.1 else 2)}%" if share < 0.995 else percent(share)
+
+
+def _lost(lost: Sequence[float], number: int) -> str:
+    """Median loss of quality over all runs; - if most end at nothing feasible."""
+    middle = median([*lost, *[math.inf] * (number - len(lost))])
+    return "-" if middle is None or math.isinf(middle) else f"quality -{middle:.3f}"
 
 
 def _near(runs: Sequence[FinishedRun]) -> str:
@@ -207,7 +212,7 @@ def _long_row(group: Group, runs: Sequence[FinishedRun]) -> dict[str, Any]:
     row: dict[str, Any] = {"task": task, "method": label, "budget_usd": budget, "runs": len(runs)}
     row["objective"] = runs[0].result.get("objective", "cost")
     row["cost_usd_per_1000"] = None if cost is None else 1000 * cost
-    row["at_optimum_runs"] = sum(ratio <= _EQUAL for ratio in column(runs, "of_optimum"))
+    row["at_optimum_runs"] = int(sum(column(runs, "optimal")))
     row |= {"paper_cost": _paper_share(runs[0])}
     row |= {"paper_test_cost": theirs[0], "paper_test_quality": theirs[1]}
     measured = {name: column(runs, name) for run in runs for name in run.measures()}
@@ -289,13 +294,17 @@ _TITLES = {
 
 
 def _least_costs(groups: Groups) -> set[Group]:
-    """The groups with the least c_bf of their task and budget, as printed."""
+    """The groups with the least c_bf, as printed, of those that searched the same for as much.
+
+    Another threshold is another search, though its task has the same name.
+    """
     known = ((group, _cost(runs)) for group, runs in groups.items())
     costs = {group: per_thousand(cost) for group, cost in known if cost is not None}
-    least: dict[tuple[str, float], float] = {}
-    for (task, _, budget), cost in costs.items():
-        least[task, budget] = min(float(cost), least.get((task, budget), math.inf))
-    return {group for group, cost in costs.items() if float(cost) == least[group[0], group[2]]}
+    places = {group: (group[0], groups[group][0].searched, group[2]) for group in costs}
+    least: dict[tuple[str, str, float], float] = {}
+    for group, cost in costs.items():
+        least[places[group]] = min(float(cost), least.get(places[group], math.inf))
+    return {group for group, cost in costs.items() if float(cost) == least[places[group]]}
 
 
 def _escaped(text: str) -> str:

@@ -28,6 +28,7 @@ from scope_torch.search.optimizer import TraceRow
 
 EARLY = 40 / 156  # "pruned early": within this share of the queries (sec:rq1)
 NEAR = 1.1  # "near the optimum": at most this factor of the optimal cost
+_EQUAL = 1 + 1e-12  # a cost up to this factor of the optimum is the optimum
 Group = tuple[str, str, float]  # task, method with its overrides, budget
 # Overrides in the name of a folder: those that make another task, and what is between two.
 _OF_TASK = re.compile(r"task\.(path|source|module_columns|reference|\w+_column|world_seed)=")
@@ -161,8 +162,9 @@ class FinishedRun:
         `cost_10` to `cost_100` are c_bf at these percentages of the budget. `area` is the average
         of c_bf over the budget. All of them are fractions of c(theta_0). `of_optimum` is the final
         c_bf over c(theta_star), `near_optimum_usd` the least budget at which c_bf is within 10% of
-        c(theta_star). `feasible` is 1 if the final theta_out is feasible, else 0. Where the truth
-        is unknown but measured, `measured_repeats` says how often, and these are the measured ones.
+        c(theta_star). `feasible` is 1 if the final theta_out is feasible, else 0, and `optimal` is
+        1 if no feasible configuration is better. Where the truth is unknown but measured,
+        `measured_repeats` says how often, and these are the measured ones.
         """
         result = self.result
         measures: dict[str, float | None] = {
@@ -221,20 +223,31 @@ def _curve_measures(curve: OracleCurve, result: dict[str, Any]) -> dict[str, flo
     if result.get("objective") == "quality":  # the curve has 1 - quality in the place of the cost
         best_quality, quality = result["optimal_quality"], result["true_quality"]
         lost = None if None in (best_quality, quality) else best_quality - quality
-        return {**of_all, "quality_lost": lost}
+        optimal = _if_feasible(None if lost is None else lost <= 1e-12, result)
+        # What breaks a constraint may be better than all that is feasible: that is no gain.
+        return {**of_all, "optimal": optimal, "quality_lost": lost if result["feasible"] else None}
 
     def best(budget_usd: float) -> float:
         return min(float(curve.best_feasible_cost(budget_usd)), reference)
 
     costs = {f"cost_{p}": best(budget * p / 100) / reference for p in (10, 25, 50, 100)}
     is_known = optimum is not None
+    cost = result["true_cost_usd"]
+    is_least = None if None in (cost, optimum) else cost <= optimum * _EQUAL
     return {
         **costs,
         "of_optimum": _relative(best(budget), optimum) if is_known else None,
         "area": _area(curve, budget, reference) / reference,
         **of_all,
+        "optimal": _if_feasible(is_least, result),
         "near_optimum_usd": first_within(curve, NEAR * optimum, budget) if is_known else None,
     }
+
+
+def _if_feasible(is_so: bool | None, result: dict[str, Any]) -> float | None:
+    """1 if the final theta_out is feasible and something is so of it, else 0; None if unknown."""
+    known = is_so is not None and result["feasible"] is not None
+    return float(bool(is_so and result["feasible"])) if known else None
 
 
 def _relative(cost_usd: float, optimum_usd: float) -> float:
@@ -310,6 +323,7 @@ def load_runs(output_dir: Path) -> tuple[dict[Group, list[FinishedRun]], list[st
         for status, name in (("unfinished", "settings.json"), ("failed", "error.log"))
         for path in sorted(p.parent for p in output_dir.rglob(name))
         if not (path / "result.json").exists() and not is_part(path)
+        if name == "error.log" or not (path / "error.log").exists()
     ]
     cut = [run.path for run in found if run.result["stop_reason"] == TIME_IS_OVER]
     remarks += [f"ended by its time limit, before its budget was spent: {path}" for path in cut]

@@ -13,7 +13,7 @@ import pytest
 from scope_torch import make_scope, run
 from scope_torch.baselines.random_search import RandomSearch
 from scope_torch.cli.paper import paper_curves
-from scope_torch.cli.report import main, report
+from scope_torch.cli.report import _panels, main, report
 from scope_torch.errors import InputError
 from scope_torch.model.kernels import HammingRBFKernel
 from scope_torch.results.hashes import with_hashes
@@ -94,7 +94,7 @@ def test_the_short_table_agrees_with_the_runs(outputs, no_figures):
             assert statistics.median(near) == float("inf")
         else:
             assert float(spend) == pytest.approx(statistics.median(near), rel=0.06)
-        best = sum(float(one["of_optimum"]) <= 1 + 1e-12 for one in mine)
+        best = sum(one["optimal"] == "1.0" for one in mine)
         assert row[6] == f"{best} of 3"
         assert float(row[7]) == pytest.approx(
             statistics.mean(float(one["violation"]) for one in mine), rel=0.06
@@ -222,6 +222,61 @@ def test_unfinished_runs_do_not_fill_the_screen(outputs, no_figures):
 
 
 @pytest.mark.slow
+def test_a_failed_job_is_not_unfinished_too(outputs, no_figures):
+    path = outputs / "synthetic" / "scope" / "seed=3"
+    path.mkdir()
+    shutil.copy(path.with_name("seed=0") / "settings.json", path)
+    (path / "error.log").write_text("a bug\n")
+    text = report(outputs)
+    assert f"failed: {path}" in text
+    assert "unfinished: " not in text
+
+
+def test_a_run_that_ends_at_nothing_feasible_is_not_optimal(outputs, no_figures):
+    """Its best feasible cost may be that of the optimum: theta_0, where it began."""
+    cost = TASK.problem.reference_cost_usd
+    first = {"optimal_cost_usd": cost, "feasible": False, "true_cost_usd": 0.1 * cost}
+    copied(outputs, "random_search", outputs / "first" / "random_search", task="first", **first)
+    other = {"feasible": True, "true_cost_usd": 2 * cost}  # it went on to a dearer one
+    copied(outputs, "scope", outputs / "first" / "scope", task="first", **first | other)
+    quality = {"objective": "quality", "optimal_quality": 0.7, "true_quality": 0.8}
+    quality["feasible"] = False  # too dear
+    copied(outputs, "scope", outputs / "best" / "scope", task="best", **quality)
+    text = report(outputs)
+    rows = [cells(line) for line in text.splitlines() if line.startswith(("| best", "| first"))]
+    assert [(row[0], row[4], row[6], row[8]) for row in rows if row[0] == "best"] == [
+        ("best", "-", "0 of 3", "3 of 3")
+    ]
+    assert [(row[6], row[8]) for row in rows if row[0] == "first"] == [
+        ("0 of 3", "0 of 3"), ("0 of 3", "3 of 3"),
+    ]  # fmt: skip
+    found = {(row["task"], row["method"]): row for row in rows_of(outputs / "methods.csv")}
+    assert found["first", "random_search"]["at_optimum_runs"] == "0"
+    assert found["best", "scope"]["quality_lost_runs"] == "0"
+
+
+@pytest.mark.slow
+def test_a_figure_says_how_many_runs_are_in_it(outputs):
+    shutil.rmtree(outputs / "synthetic" / "random_search" / "seed=1")
+    groups, _ = load_runs(outputs)
+    (panel,) = _panels(groups).values()
+    assert panel.title == "synthetic: median of 2 to 3 runs"
+
+
+@pytest.mark.slow
+def test_the_least_cost_is_that_of_one_threshold(tmp_path, no_figures):
+    """A lower one admits cheaper configurations of every method."""
+    for epsilon in (0.05, 0.5):
+        task = synthetic_task(num_queries=12, epsilon=epsilon)
+        scope = make_scope(task.problem, base="nano", seed=0)
+        path = tmp_path / "synthetic" / "scope" / f"task.epsilon={epsilon}" / "seed=0"
+        run(task.problem, scope, task.evaluator, 1.0, run_dir=path)
+    text = report(tmp_path, with_latex=True)
+    rows = (tmp_path / "table.tex").read_text().splitlines()
+    assert text.count("| synthetic |") == 2
+    assert sum(r"\textbf" in row for row in rows) == 2
+
+
 def test_two_budgets_of_a_task_are_told_apart(outputs):
     copied(outputs, "scope", outputs / "more" / "scope", budget_usd=1.5)
     text = report(outputs)
