@@ -181,7 +181,7 @@ def table(path: Path = FILE) -> str:
         pairs.setdefault(pair, {})[one["search"]] = one
     lines = [
         "| task | LLM that is added | pairs | USD to within 10%: median (quartiles) | sums | "
-        "USD to the end | get there: continued, fresh | feasible |",
+        "USD to the end: median, sums | get there: continued, fresh | feasible |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     rows = [_line(*key, list(pairs.values())) for key, pairs in groups.items()]
@@ -193,21 +193,25 @@ def _line(task: str, added: str, pairs: Sequence[dict[str, Row]]) -> str:
         ", ".join(str(sum(is_so(pair[name]) for pair in pairs)) for name in COMPARED)
         for is_so in (lambda one: bool(one["near_usd"]), lambda one: one["feasible"] == "True")
     ]
-    both = [pair for pair in pairs if all(pair[name]["near_usd"] for name in COMPARED)]
-    cells = [task, ADDED[added], str(len(pairs)), *(_ratios(both) if both else [""] * 3), *counts]
+    cells = [task, ADDED[added], str(len(pairs)), *_ratios(pairs), *counts]
     return f"| {' | '.join(cells)} |"
 
 
 def _ratios(pairs: Sequence[dict[str, Row]]) -> list[str]:
-    """Of pairs in which both are within 10% at some time."""
+    """Of all pairs; one that continues and is never within 10% counts as infinite.
+
+    Sums are of the pairs in which both are within 10% at some time.
+    """
     near, end = (
-        np.array([[float(pair[name][column]) for name in COMPARED] for pair in pairs]).T
+        np.array([[float(pair[name][column] or "inf") for name in COMPARED] for pair in pairs]).T
         for column in ("near_usd", "spend_usd")
     )
-    low, median, high = np.quantile(near[0] / near[1], [0.25, 0.5, 0.75])
-    sums = near[0].sum() / near[1].sum()
-    to_end = np.median(end[0] / end[1])
-    return [f"{median:.3f} ({low:.3f} to {high:.3f})", f"{sums:.3f}", f"{to_end:.3f}"]
+    ratios = np.sort(near[0] / near[1])  # np.quantile would multiply infinity by 0
+    low, median, high = ratios[len(ratios) // 4], np.median(ratios), ratios[-1 - len(ratios) // 4]
+    both = np.isfinite(near).all(0)
+    sums = near[0, both].sum() / near[1, both].sum()
+    to_end = f"{np.median(end[0] / end[1]):.3f}, {end[0].sum() / end[1].sum():.3f}"
+    return [f"{median:.3f} ({low:.3f} to {high:.3f})", f"{sums:.3f}", to_end]
 
 
 def write_page() -> None:

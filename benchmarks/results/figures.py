@@ -106,9 +106,9 @@ def draw_shares(rows: Rows) -> Figure:
                 axes.plot(x, y, drawstyle="steps-post", **line)
                 at = y[np.searchsorted(x, places, side="right") - 1]
                 axes.plot(places, at, zorder=3, **marker(style))
-            axes.set_title(title, loc="left", fontsize=8)
-            axes.set_xlabel("share of the budget spent [%]")
+            axes.set_title(title.replace(" on ", "\non "), loc="left", fontsize=8)
             clean(axes)
+        columns[len(columns) // 2].set_xlabel("share of the budget spent [%]")
         columns[0].set_ylabel("runs within 10% of the optimum [%]")
         handles = method_handles({method: styles[method] for method in methods})
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)

@@ -1,5 +1,6 @@
 """The evidence of docs/results: runs, files, tables and figures."""
 
+import itertools
 import json
 import math
 import statistics
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forked import forking
+from matplotlib.text import Text
 
 from benchmarks.results import __main__ as program
 from benchmarks.results import live, other_tables, summary, tables, write
@@ -24,7 +26,7 @@ from benchmarks.results.cells import (
 )
 from benchmarks.results.choices import FITTED_WORLDS
 from benchmarks.results.experiments import experiments, quick
-from benchmarks.results.figures import FIGURES, oracle, panels_of
+from benchmarks.results.figures import FIGURES, draw_shares, oracle, panels_of
 from benchmarks.results.origin import MADE, when_and_with
 from benchmarks.results.planned import KEY, Rows, read_rows, row_of
 from benchmarks.results.runs import COLUMNS, SHARES, STEPS, Cell
@@ -430,6 +432,25 @@ def test_a_curve_needs_a_third_of_the_runs():
     few = [{**row, "world": ""} for row in few[:3]]  # recorded: the same problem in every run
     (panel,) = panels_of([*rows, *few], ["data_imputation"])
     assert panel.title == "data_imputation: median of 3 to 9 runs"
+
+
+@pytest.mark.slow
+def test_no_text_of_the_figure_of_shares_lies_on_another():
+    rows = [
+        row
+        for name in ("main", "tables", "peers")
+        for row in read_rows(write.RESULTS / f"{name}.csv")
+    ]
+    figure = draw_shares(rows)
+    figure.canvas.draw()
+    found = [text for axes in figure.axes for text in axes.findobj(Text)]
+    words = [text for text in found if text.get_text() and text.get_visible()]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in words]
+    assert [
+        (one, other)
+        for (one, box), (other, its) in itertools.combinations(boxes, 2)
+        if box.overlaps(its)
+    ] == []
 
 
 @pytest.mark.slow

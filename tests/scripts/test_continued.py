@@ -13,6 +13,18 @@ def test_the_table_of_the_page_is_made_of_the_committed_runs():
     assert between.strip() == block()
 
 
+def test_a_search_that_never_gets_near_counts(tmp_path):
+    """It is infinitely dear until then, and what it has spent to the end is not left out."""
+    lines = ["task,world_seed,added,llm,seed,search,calls,spend_usd,near_usd,of_optimum,feasible"]
+    for seed, spent, near in ((0, 1, 1), (1, 1, 1), (2, 9, "")):
+        lines.append(f"mathqa,,each,x,{seed},continued,1,{spent},{near},1,True")
+        lines.append(f"mathqa,,each,x,{seed},fresh,1,2,2,1,True")
+    path = tmp_path / "continued.csv"
+    path.write_text("\n".join(lines) + "\n")
+    cells = table(path).splitlines()[-1].split(" | ")
+    assert cells[3:7] == ["0.500 (0.500 to inf)", "0.500", "0.500, 1.833", "2, 3"]
+
+
 def test_a_pair_has_three_searches():
     searches = {}
     with FILE.open(newline="") as file:
