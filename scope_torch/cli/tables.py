@@ -132,11 +132,17 @@ def _lost(lost: Sequence[float], number: int) -> str:
 
 
 def _near(runs: Sequence[FinishedRun]) -> str:
-    """Median spend in USD until c_bf is near the optimum, over all runs; and how many get there."""
+    """`_median_near`, and how many runs get there."""
+    middle = _median_near(runs)
+    said = "-" if middle is None else plain(middle, 2)
+    return f"{said} ({len(column(runs, 'near_optimum_usd'))})"
+
+
+def _median_near(runs: Sequence[FinishedRun]) -> float | None:
+    """Median spend in USD until c_bf is near the optimum, over all runs; None if most never are."""
     found = column(runs, "near_optimum_usd")
     middle = median(found + [math.inf] * (len(runs) - len(found)))
-    known = middle is not None and math.isfinite(middle)
-    return f"{plain(middle or 0.0, 2) if known else '-'} ({len(found)})"
+    return middle if middle is not None and math.isfinite(middle) else None
 
 
 def deployment_table(groups: Groups) -> list[Cells]:
@@ -199,7 +205,8 @@ def long_table(groups: Groups) -> str:
     """A row for each task, method and budget, as CSV with all measures.
 
     Each measure of `FinishedRun.measures` has its median, least, most and mean over the runs that
-    have it, and their number. Costs of runs are shares of c(theta_0), except where a name says USD.
+    have it, and their number; the median of `near_optimum_usd` is that of all runs, as in the short
+    table. Costs of runs are shares of c(theta_0), except where a name says USD.
     """
     rows = [_long_row(group, runs) for group, runs in groups.items()]
     return as_csv(rows)
@@ -221,6 +228,8 @@ def _long_row(group: Group, runs: Sequence[FinishedRun]) -> dict[str, Any]:
             measured[f"test_{name}_of_reference"] = _against_reference(runs, name)
     for name, values in measured.items():
         row |= _statistics(name, values)
+    if "near_optimum_usd" in measured:  # the few that get there say nothing of the others
+        row["near_optimum_usd_median"] = _median_near(runs)
     return row
 
 

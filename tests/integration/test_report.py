@@ -277,6 +277,19 @@ def test_the_least_cost_is_that_of_one_threshold(tmp_path, no_figures):
     assert sum(r"\textbf" in row for row in rows) == 2
 
 
+def test_a_median_is_not_that_of_the_few_that_get_near(outputs, no_figures):
+    for seed in range(3):  # one of three is near, from the start
+        path = outputs / "synthetic" / "random_search" / f"seed={seed}" / "result.json"
+        near = {"optimal_cost_usd": TASK.problem.reference_cost_usd if seed == 0 else 1e-9}
+        path.write_text(json.dumps(with_hashes(json.loads(path.read_text()) | near)))
+    text = report(outputs)
+    (line,) = [line for line in text.splitlines() if line.startswith("| synthetic | random")]
+    assert cells(line)[5] == "- (1)"
+    row = rows_of(outputs / "methods.csv")[1]
+    assert (row["near_optimum_usd_median"], row["near_optimum_usd_runs"]) == ("", "1")
+
+
+@pytest.mark.slow
 def test_two_budgets_of_a_task_are_told_apart(outputs):
     copied(outputs, "scope", outputs / "more" / "scope", budget_usd=1.5)
     text = report(outputs)
