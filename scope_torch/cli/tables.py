@@ -36,6 +36,10 @@ LEGEND_MEASURED = (
     "(measured): the truth is unknown; each result of the search was run on all of its queries\n"
     "(scope-torch evaluate --on search), so V and what is feasible have the error of these answers."
 )
+LEGEND_DEPLOYED = (
+    "On held-out queries: the configuration of best feasible cost, which the truth alone tells; a\n"
+    "user would deploy the final one (theta_out in deployment.json), which may be infeasible."
+)
 DEPLOYED = (
     "task, held-out queries",
     "method",
@@ -81,8 +85,11 @@ def mark_of(runs: Sequence[FinishedRun]) -> str:
 
 
 def legend(groups: Groups) -> list[str]:
-    """What the short table shows."""
-    return [LEGEND, *([LEGEND_MEASURED] if any(map(mark_of, groups.values())) else [])]
+    """What the short table shows, and that of held-out queries."""
+    runs = [run for of in groups.values() for run in of]
+    lines = [LEGEND, *([LEGEND_MEASURED] if any(map(mark_of, groups.values())) else [])]
+    told = any("best_feasible" in (run.deployment or {}) for run in runs)
+    return [*lines, *([LEGEND_DEPLOYED] if told else [])]
 
 
 def in_order(groups: Groups) -> Groups:

@@ -315,7 +315,9 @@ def test_held_out_queries_have_a_table(outputs, no_figures):
         content = {"theta_out": {"cost_usd": 0.001, "quality": 0.8}}
         content["reference"] = {"cost_usd": 0.004, "quality": 0.64}
         path.with_name("deployment.json").write_text(json.dumps(content))
-    table = report(outputs).split("\n\n")[1].splitlines()
+    text = report(outputs)
+    assert "which the truth alone tells" not in text
+    table = text.split("\n\n")[1].splitlines()
     assert cells(table[2])[1:] == ["scope", "3", "1", "25%", "0.800", "+25.0%", "-", "-"]
     row = rows_of(outputs / "methods.csv")[0]
     assert float(row["test_cost_usd_of_reference_median"]) == 0.25
@@ -365,8 +367,10 @@ def test_the_paper_deploys_what_was_feasible(outputs, no_figures):
         content = {name: {"cost_usd": 0.001, "quality": 0.5} for name in ("theta_out", "reference")}
         content["best_feasible"] = {"cost_usd": 0.0005, "quality": 0.55}
         path.with_name("deployment.json").write_text(json.dumps(content))
-    table = report(outputs).split("\n\n")[1].splitlines()
+    text = report(outputs)
+    table = text.split("\n\n")[1].splitlines()
     assert cells(table[2])[3:7] == ["0.5", "50%", "0.550", "+10.0%"]
+    assert "which the truth alone tells" in text
 
 
 @pytest.mark.slow
