@@ -23,7 +23,7 @@ from scope_torch.evaluators.elsewhere import PAUSE_S, Elsewhere, WorkerLost, ask
 from scope_torch.evaluators.frames import by_position
 from scope_torch.evaluators.retired import retired_in
 from scope_torch.evaluators.returned import System, ends_all, number, usd_of
-from scope_torch.evaluators.window import GivenUp, ending, fulfil, in_window
+from scope_torch.evaluators.window import GivenUp, ending, in_threads_of, in_window
 from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo, choose_llms
 from scope_torch.observation import Observation, Request
@@ -156,12 +156,8 @@ class FunctionEvaluator:
         observe = self._observe_once if self.deterministic else self._observe
         pool, self._stopped = ThreadPoolExecutor(self.concurrency), threading.Event()
         try:
-            yield from in_window(
-                lambda request, future: pool.submit(fulfil, future, observe, request),
-                requests,
-                self.concurrency,
-                self._stopped,
-            )
+            start = in_threads_of(pool, observe)
+            yield from in_window(start, requests, self.concurrency, self._stopped)
         finally:
             pool.shutdown(wait=False)
 

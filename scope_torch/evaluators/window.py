@@ -6,7 +6,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
+from contextvars import copy_context
 from dataclasses import replace
 
 from scope_torch.observation import Observation, Request
@@ -134,6 +135,17 @@ def ending(error: BaseException, paid: Observation) -> BaseException:
     if isinstance(error, GivenUp):
         return PaidCallFailed(None, lost)
     return error if lost is None else PaidCallFailed(error, lost)
+
+
+def in_threads_of(
+    pool: Executor, observe: Callable[[Request], Observation]
+) -> Callable[[Request, Future[Observation]], object]:
+    """Starts calls in the threads of a pool, for `in_window`.
+
+    Each runs in a copy of the context of whoever asks for it. What it sets there, such as a
+    conversation, reaches no other call, as with tasks of asyncio.
+    """
+    return lambda request, future: pool.submit(copy_context().run, fulfil, future, observe, request)
 
 
 def fulfil(

@@ -4,6 +4,7 @@ import io
 import sys
 import threading
 from collections import Counter, OrderedDict, defaultdict
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,6 +39,9 @@ class App:
 def dataset():
     return [({"q": f"q{i}", "steps": []}, f"Q{i}") for i in range(30)]
 
+
+CONVERSATION: ContextVar[list[str]] = ContextVar("conversation")
+TENANT = ContextVar("tenant", default="nobody")
 
 GIVEN = {
     "models": MODELS,
@@ -185,6 +189,34 @@ def test_what_cannot_be_shown_ends_no_search(monkeypatch, stream, progress):
     monkeypatch.setattr(sys, "stderr", stream)
     result = select(App(), dataset(), progress=progress)
     assert [*result.history] == [*expected.history]
+
+
+def remembers(models, state):
+    """Its context is that of a request, as in a web server."""
+    if CONVERSATION.get(None) is None:
+        CONVERSATION.set([])
+    CONVERSATION.get().append(state["q"])
+    usd = len(CONVERSATION.get()) * sum(USD[llm] for llm in models.values())
+    return f"{state['q']} of {TENANT.get()}".upper(), usd
+
+
+async def remembers_later(models, state):
+    return remembers(models, state)
+
+
+@pytest.mark.parametrize("app", [remembers, remembers_later])
+def test_what_a_call_sets_in_its_context_reaches_no_other_call(app):
+    token = TENANT.set("acme")
+    try:
+        data = [(state, f"{wanted} OF ACME") for state, wanted in dataset()[:6]]
+        result = select(app, data, models={"only": ["nano", "pro"]}, repeats=0, concurrency=1)
+    finally:
+        TENANT.reset(token)
+    assert {(one.theta, one.quality, one.cost_usd) for one in result.history} <= {
+        ((0,), 1.0, USD["nano"]),
+        ((1,), 1.0, USD["pro"]),
+    }
+    assert CONVERSATION.get(None) is None
 
 
 def test_whether_an_answer_is_right_is_no_cost():
