@@ -131,6 +131,8 @@ class App:
                 return Response(json.dumps(found), media_type="application/json")
             return await self._forward(incoming, api, what, routing)
         except Refused as error:
+            of_query = incoming.url.path.removeprefix("/q/").partition("/")[0]
+            self._queries.refuse(incoming.headers.get(HEADER, of_query), error)
             answer = refusal(api, error)
             return Response(answer.content, answer.status, answer.headers)
         except ClientDisconnect:
@@ -141,16 +143,11 @@ class App:
         if asks and routing.query is None and self._settings.chain is not None:
             return await self._by_chain(incoming, api, self._settings.chain)
         body: dict[str, Any] = {}
-        try:
-            if asks:
-                body = await _body(incoming, api)
-                request = self._request(incoming, api, body, routing)
-            else:
-                request = await self._unbilled(incoming, api, what, routing)
-        except Refused as error:
-            if routing.query is not None:
-                routing.query.refused = str(error)
-            raise
+        if asks:
+            body = await _body(incoming, api)
+            request = self._request(incoming, api, body, routing)
+        else:
+            request = await self._unbilled(incoming, api, what, routing)
         if routing.query is not None and not self._queries.enter(routing.query, asks):
             await self._stray(incoming, routing.query.key)
             raise _ended()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 import threading
 import time
@@ -14,7 +15,10 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.runs.asked import ANEW, CACHE_OFF
 from scope_torch.serve.ledger import Ledger
 
+logger = logging.getLogger(__name__)
+
 HEADER = "x-scope-query"
+_MOST_TOLD = 5  # refusals of different words
 _LEFT_OVER_S = 130.0  # clients of a run that failed wait up to 60 s, twice, to send again
 
 # A mend, where a run is no observation.
@@ -132,6 +136,14 @@ class QueryInFlight:
             self._in_flight += not self._ended
             return not self._ended
 
+    def refuse(self, error: Exception) -> str | None:
+        """Notes why a request was not forwarded; returns that, None if the query has ended."""
+        with self._changed:
+            if self._ended:
+                return None
+            self.refused = str(error).replace(f"/q/{self.key}", "")
+            return self.refused
+
     def leave(self) -> None:
         """Counts a request as ended, after it was booked."""
         with self._changed:
@@ -158,6 +170,7 @@ class Queries:
         self._changed = threading.Condition()  # guards all that follows
         self._by_key: dict[str, QueryInFlight] = {}
         self._num_asked, self._signs, self._late_told = 0, Signs(), 0
+        self._told = set[str]()  # of refusals
         self._had_ended: dict[str, float] = {}  # until when what it asks on is no sign
 
     def add(
@@ -190,6 +203,23 @@ class Queries:
                 query.is_asked = True
                 self._changed.notify_all()
             return True
+
+    def refuse(self, key: str, error: Exception) -> None:
+        """Notes and tells why a request of a query in flight was not forwarded.
+
+        An application that goes on, say without what it would have looked up, is another one.
+        """
+        query = self.find(key)
+        why = None if query is None else query.refuse(error)
+        with self._changed:
+            if why is None or why in self._told or len(self._told) == _MOST_TOLD:
+                return
+            self._told.add(why)
+        logger.warning(
+            "the endpoint refused a request of the app: %s. If the app goes on without it, what is "
+            "measured is an app without it (this is said once)",
+            why,
+        )
 
     def stray(self, key: str | None) -> None:
         """Counts a request that names no query in flight; `key` is the one that it names.

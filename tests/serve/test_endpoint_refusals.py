@@ -37,6 +37,31 @@ def test_a_name_that_is_no_module(query, upstream, path, model, told):
     assert query.ledger.by_module() == {}
 
 
+def test_what_the_app_may_not_have_heard_is_told_once(endpoint, upstream, caplog):
+    for _ in range(2):
+        with endpoint.query(CHOICE) as query:
+            post(f"{query.base_url}/embeddings", {"model": "embed", "input": "how are you?"})
+            post(f"{query.base_url}{PATHS[0]}", body_of(PATHS[0], "scope/rewriter"))
+            post(f"{endpoint.url}/v1{PATHS[0]}", body_of(PATHS[0], "gpt-5"), query.headers)
+            assert query.refused.startswith("there is no module 'gpt-5'")
+        post(f"{query.base_url}/moderations", {"input": "hi"})  # of a query that has ended
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "the endpoint refused a request of the app: there is nothing at '/v1/embeddings': only "
+        "/v1/chat/completions, /v1/responses, /v1/messages, /v1beta/models/MODULE:generateContent "
+        "and /v1/models, also behind /q/KEY, and /metrics",
+        "the endpoint refused a request of the app: there is no module 'scope/rewriter'",
+        "the endpoint refused a request of the app: there is no module 'gpt-5'",
+    ]
+    assert upstream.requests == []
+
+
+def test_refusals_that_all_differ_fill_no_log(endpoint, query, caplog):
+    for number in range(9):
+        post(f"{query.base_url}{PATHS[0]}", body_of(PATHS[0], f"gpt-{number}"))
+    assert len(caplog.records) == 5
+    assert query.refused.startswith("there is no module 'gpt-8'")
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_a_request_of_no_query(endpoint, upstream, path):
     got = post(f"{endpoint.url}/v1{path}", body_of(path))
