@@ -207,8 +207,14 @@ def test_a_kept_client_ends_the_search(on_error, concurrency, upstream, tmp_path
 
 def test_a_kept_client_at_once(upstream, tmp_path):
     """No run is right, also not the one that was billed for the other; what was paid is kept."""
+    both, lazy = threading.Barrier(2), Lazy()
+
+    def app(question):
+        both.wait(20)  # else the first may end, rightly, before the other begins
+        return lazy(question)
+
     with pytest.raises(InputError, match=f"{KEPT}|{NO_REQUEST}|another run answered without"):
-        two_at_once(Lazy(), upstream, tmp_path)
+        two_at_once(app, upstream, tmp_path)
     lost = journalled(tmp_path)
     assert all(one.lost is not None for one in lost)
     usd = sum(one.cost_usd for one in lost)
