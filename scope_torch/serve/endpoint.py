@@ -13,6 +13,7 @@ import socket
 import threading
 import urllib.parse
 from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 _HOST = re.compile(r"[A-Za-z0-9.:_-]+")
 _STARTING_S = 30.0
 _CLOSING_S = 5.0  # beyond the time of the requests
+_INTERRUPTED_S = 1.0  # enough if no request is in flight
 
 
 class Endpoint:
@@ -191,8 +193,9 @@ class Endpoint:
         Raises:
             InputError: If the address cannot be used, or it is started already.
         """
-        if self._thread is not None:
+        if self.is_started:
             raise InputError("the endpoint is started already; stop it first")
+        self.stop()  # an interrupt may have left it before its end
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         try:
             listener = socket.create_server((self._host, self._port), family=family, backlog=1024)
@@ -215,32 +218,40 @@ class Endpoint:
 
     def stop(self) -> None:
         """Stops to listen, and waits for requests in flight, up to `timeout_s` each."""
-        if self._thread is None:
-            return
+        self._stop(self._timeout_s + _CLOSING_S)
+        self._thread = self._server = None
+
+    def _stop(self, wait_s: float) -> None:
+        self._address = None
         if self._server is not None:
             self._server.should_exit = True
-        self._thread.join(self._timeout_s + _CLOSING_S)
-        self._thread = self._server = self._address = None
+        if self._thread is not None:
+            self._thread.join(wait_s)
 
     @contextlib.contextmanager
     def shared(self) -> Generator[None, None, None]:
         """It listens for one of several that use it: the first starts it, the last stops it.
 
-        One that listens already is left to whoever has started it.
+        One that listens already is left to whoever has started it. An interrupt is not kept
+        waiting: it comes when all calls have ended, or when the user waits for none.
         """
         with self._sharing:
             if not self.is_started:
                 self.start()
                 self._is_shared = True
             self._num_sharing += 1
+        stop = self.stop
         try:
             yield
+        except KeyboardInterrupt:
+            stop = partial(self._stop, _INTERRUPTED_S)
+            raise
         finally:
             with self._sharing:
                 self._num_sharing -= 1
                 if self._is_shared and not self._num_sharing:
                     self._is_shared = False
-                    self.stop()
+                    stop()
 
     @contextlib.contextmanager
     def query(

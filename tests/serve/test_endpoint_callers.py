@@ -7,11 +7,12 @@ import json
 import logging
 import socket
 import threading
+import time
 
 import h11
 import openai
 import pytest
-from serve.fake_upstream import Say
+from serve.fake_upstream import Say, prices
 from serve.serve_cases import (
     CHOICE,
     MESSAGES,
@@ -306,3 +307,31 @@ def test_a_cookie_of_one_query_is_not_sent_with_the_next():
         server.shutdown()
         server.server_close()
     assert seen == [None, None]
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_waits_for_no_request_and_the_endpoint_starts_again(upstream):
+    answers = threading.Event()
+    upstream.answer = lambda _: Say(gate=answers)
+    endpoint = Endpoint(upstream.url, prices=prices(), timeout_s=20.0)
+    statuses = []
+
+    def ask() -> None:
+        with endpoint.query(CHOICE) as query:
+            statuses.append(post(query.base_url + PATHS[0], body_of(PATHS[0])).status)
+
+    def interrupt() -> None:
+        caller.start()
+        wait_until(lambda: upstream.requests)
+        raise KeyboardInterrupt
+
+    caller, began_s = threading.Thread(target=ask), time.monotonic()
+    with pytest.raises(KeyboardInterrupt), endpoint.shared():
+        interrupt()
+    assert time.monotonic() - began_s < 10
+    assert not endpoint.is_started
+    answers.set()
+    caller.join()
+    with endpoint.shared():
+        ask()
+    assert statuses == [200, 200]
