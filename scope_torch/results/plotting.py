@@ -158,9 +158,13 @@ def draw_panels(panels: Sequence[Panel], paper_source: str = "") -> Figure:
 
 def _legend(figure: Figure, styles: Mapping[str, Style], others: Sequence[Any]) -> None:
     """Below all axes; in as many columns as there is room for."""
-    longest = max(len(style.title) for style in styles.values())
-    place: dict[str, Any] = {"loc": "outside lower center", "ncols": max(1, min(4, 96 // longest))}
-    figure.legend(handles=[*method_handles(styles), *others], **place, **LEGEND)
+    place: dict[str, Any] = {"loc": "outside lower center", **LEGEND}
+    handles = [*method_handles(styles), *others]
+    for number in range(4, 0, -1):
+        legend = figure.legend(handles=handles, ncols=number, **place)
+        if number == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _column(

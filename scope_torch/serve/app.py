@@ -131,7 +131,7 @@ class App:
                 return Response(json.dumps(found), media_type="application/json")
             return await self._forward(incoming, api, what, routing)
         except Refused as error:
-            of_query = incoming.url.path.removeprefix("/q/").partition("/")[0]
+            of_query = incoming.scope["path"].removeprefix("/q/").partition("/")[0]
             self._queries.refuse(incoming.headers.get(HEADER, of_query), error)
             answer = refusal(api, error)
             return Response(answer.content, answer.status, answer.headers)
@@ -301,7 +301,7 @@ class App:
 
 def _api_of(incoming: Incoming) -> Api:
     """The API whose errors the caller reads."""
-    path = incoming.url.path
+    path = incoming.scope["path"]
     found, of_gemini = _PATH.fullmatch(path), _OF_GEMINI.fullmatch(path)
     what = found["what"] if found else ""
     if what in APIS:
@@ -321,7 +321,7 @@ def _route(incoming: Incoming) -> tuple[str | None, str]:
     Raises:
         Refused: If there is nothing under this path or method.
     """
-    path = incoming.url.path
+    path = incoming.scope["path"]
     found = _PATH.fullmatch(path) or _OF_GEMINI.fullmatch(path)
     if found is None and path != _METRICS:
         raise Refused(
@@ -371,7 +371,7 @@ async def _body(incoming: Incoming, api: Api) -> dict[str, Any]:
         body = None
     if not isinstance(body, dict):
         raise Refused(400, "the body of the request is no JSON object")
-    if api is GENERATE and (found := _OF_GEMINI.fullmatch(incoming.url.path)):
+    if api is GENERATE and (found := _OF_GEMINI.fullmatch(incoming.scope["path"])):
         body |= {"model": found["model"], "stream": found["what"].startswith("stream")}
         if body["stream"] and incoming.query_params.get("alt") != "sse":
             raise Refused(400, "ask for a stream with ?alt=sse, as Google's own clients do")

@@ -201,7 +201,8 @@ def _matrix(
 
 def _check_queries(queries: pl.Series, path: Path, first: pl.Series, first_path: Path) -> None:
     for one, here, there in ((first, path, queries), (queries, first_path, first)):
-        if (lacking := one.filter(~one.is_in(there.implode()))).len():
+        known = {*there}
+        if lacking := [query for query in one if query not in known]:
             raise InputError(
                 f"{here} lacks query {lacking[0]!r}; add its row, with empty cells if it was not "
                 "recorded"
