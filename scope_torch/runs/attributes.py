@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import reprlib
 from types import FunctionType
 from typing import Any
 
@@ -12,6 +13,7 @@ from scope_torch.runs.content import PLAIN, Unknowable, described
 from scope_torch.runs.functions import is_own
 
 CACHED = type(functools.lru_cache(len))
+_MADE_IN = "<string>", dataclasses.__file__, reprlib.__file__  # methods of a dataclass
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
 
 
@@ -30,11 +32,15 @@ def inside(value: Any, looks_behind: bool) -> Any:
     return next((getattr(value, name) for name in _INSIDE if hasattr(value, name)), value)
 
 
-def is_written(name: str, value: Any, kind: type) -> bool:
-    """Whether an attribute is code or plain, and not made of others as in a dataclass."""
+def is_written(name: str, value: Any, kind: type, looks_behind: bool) -> bool:
+    """Whether an attribute is code or plain, and not made of others as in a dataclass.
+
+    Earlier versions took `__repr__` for code of yours, and Python 3.13 adds `__replace__`.
+    """
     is_special = name.startswith("__") and name != "__call__"
     if isinstance(value, FunctionType):
-        is_made = hasattr(kind, "__dataclass_fields__") and value.__code__.co_filename == "<string>"
+        made_in = _MADE_IN if looks_behind else _MADE_IN[:1]
+        is_made = hasattr(kind, "__dataclass_fields__") and value.__code__.co_filename in made_in
         return not (is_special and is_made)
     return not is_special and isinstance(value, (*PLAIN, list, tuple, dict, set))
 
@@ -50,6 +56,8 @@ def is_object(name: str, value: Any, kind: type) -> bool:
     if dataclasses.is_dataclass(kind) and name in {one.name for one in dataclasses.fields(kind)}:
         return False
     if is_own(type(value), kind.__module__):
+        return True
+    if isinstance(value, functools.partial):  # from Python 3.13 on it has `__get__`, too
         return True
     if hasattr(type(value), "__get__"):  # slots, and what makes a `namedtuple`
         return False

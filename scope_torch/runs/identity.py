@@ -273,7 +273,7 @@ class _Code:
                 is_left_out = (id(base), name) in self._rebound
                 if self._looks and isinstance(value, FunctionType):
                     is_left_out = name in _MAKES or not self._may_run(kind, name, value)
-                is_told = is_written(name, value, base) or (
+                is_told = is_written(name, value, base, self._looks_behind) or (
                     self._looks_behind and is_object(name, value, base)
                 )
                 if is_told and not is_left_out:
