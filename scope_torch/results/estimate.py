@@ -278,10 +278,7 @@ class Evidence:
 
     def _sure_quality(self, theta: tuple[int, ...]) -> Interval:
         """Bounds that hold whatever the open queries are answered."""
-        answers, Q = self.answers[theta], self.problem.num_queries
-        if answers.num_left == Q or self.answers_vary:
-            return 0.0, 1.0
-        return answers.most_quality - answers.num_left / Q, answers.most_quality
+        return self.answers.sure_quality(theta, self.answers_vary)
 
     @cached_property
     def turns(self) -> list[tuple[tuple[int, ...], list[float]]]:

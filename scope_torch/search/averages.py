@@ -130,6 +130,17 @@ class AllAverages:
             of_quality / (number + 1)
         )
 
+    def sure_quality(self, theta: tuple[int, ...], vary: bool) -> tuple[float, float]:
+        """Its average quality if all answers that are still out were wrong, and if all were right.
+
+        Args:
+            theta: Codes of the configuration.
+            vary: Whether answers vary; then nothing is sure.
+        """
+        own = self[theta]
+        least = own.most_quality - own.num_left / self._num_queries
+        return (0.0, 1.0) if vary else (least, own.most_quality)
+
     def luck(self, theta: tuple[int, ...], of: tuple[float, float]) -> tuple[float, float]:
         """Two standard errors of its average cost in USD and quality, by answers that vary.
 

@@ -213,6 +213,9 @@ class _Maker:
         self._mean_c = self._mean_q = torch.zeros(0)
         if found is not None and found.mean_c is not None and found.mean_g is not None:
             self._mean_c, self._mean_q = found.mean_c.cpu(), problem.s_0 - found.mean_g.cpu()
+            for theta, _ in self._answers:  # they may exclude what the model expects
+                if (at := position_of(problem.space.index_of(theta), self._listed)) is not None:
+                    self._mean_q[at].clamp_(*self._answers.sure_quality(theta, self._answers_vary))
 
     def table(self, losses: Sequence[float]) -> FrontTable:
         thresholds = [(1 - loss) * self._problem.most_reference_quality for loss in losses]
@@ -252,10 +255,7 @@ class _Maker:
         return tuple(rows)
 
     def _is_out(self, theta: tuple[int, ...]) -> bool:
-        """Whether it may not be chosen, as what an earlier search knows; or an LLM was dropped.
-
-        A call that failed is free, but no bargain.
-        """
+        """Whether it may not be chosen, or an LLM was dropped: a failed call is no bargain."""
         dropped = uses_any(self._problem.names(theta), self._report.get("dropped", {}))
         return dropped or not self._problem.is_allowed(theta)
 
@@ -308,7 +308,8 @@ class _Maker:
         usd, luck = self._answers.luck(theta, self._deviations)
         cost = max(0.0, bounds["lower_c_usd"] - usd), max(0.0, bounds["upper_c_usd"] + usd)
         ends = s_0 - bounds["upper_g"] - luck, s_0 - bounds["lower_g"] + luck
-        quality = [min(1.0, max(0.0, end)) for end in ends]
+        least, most = self._answers.sure_quality(theta, self._answers_vary)
+        quality = [min(most, max(least, end)) for end in ends]
         return (cost if math.isfinite(cost[1]) else None), (quality[0], quality[1])
 
     def _looks_best(self, threshold: float) -> FrontRow | None:
@@ -324,8 +325,7 @@ class _Maker:
         codes = None if listed is None else space.unrank(listed)
         for module, names in self._report.get("dropped", {}).items():
             number = self._problem.modules.index(module)
-            for name in names:
-                code = self._problem.llms[number].index(name)
+            for code in map(self._problem.llms[number].index, names):
                 if codes is None:
                     cost.view(space.sizes).select(number, code).fill_(math.inf)
                 else:

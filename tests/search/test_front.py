@@ -160,6 +160,27 @@ def test_no_estimate_is_outside_its_interval():
 
 
 @pytest.mark.slow
+def test_no_estimate_is_what_the_answers_of_its_configuration_exclude():
+    """The model may expect more of the open queries than all of them right."""
+    task = KnownTask.random(4, (3, 3), 12, graded=False, epsilon=0.1)
+    search = make_scope_front(task.problem, base="llm0", seed=4, in_flight=16)
+    budget = float(task.mean_cost.sum()) * 12 * 0.3
+    result = run(task.problem, search, TableEvaluator(task.table), budget)
+    mean_q = task.problem.s_0 - search.estimates().mean_g
+    num_beyond = 0
+    for theta, seen in answers(result).items():
+        right = sum(quality for _, quality in seen.values())
+        least, most = right / 12, (right + 12 - len(seen)) / 12
+        num_beyond += most < 0.999 * float(mean_q[task.problem.space.index_of(theta)])
+        for row in (*result.pareto().by_loss, *result.pareto().points):
+            if row.theta == theta and row.basis == "estimated":
+                low, high = row.quality_interval
+                assert least - 1e-9 <= low <= row.quality <= high <= most + 1e-9
+                assert row.threshold is None or most > row.threshold - 1e-9
+    assert num_beyond
+
+
+@pytest.mark.slow
 def test_the_points_are_those_that_no_other_beats():
     task = make_task(2)
     search, result = found("scope_joint", task)
