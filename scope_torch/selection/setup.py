@@ -258,8 +258,9 @@ def _check_defaults(given: Arguments) -> None:
         )
     if given.continue_from:
         raise InputError(
-            f"continue_from={given.continue_from} is for the default search; give your optimizer "
-            "known=known_from(...), see scope_torch.runs.earlier"
+            f"continue_from={given.continue_from} is for the default search; give make_scope or "
+            "make_scope_joint known=known_from(...), see scope_torch.runs.earlier; others use no "
+            "observations of earlier runs"
         )
 
 

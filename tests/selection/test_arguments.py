@@ -9,7 +9,10 @@ from selection.test_select import App, settings
 
 import scope_torch as st
 from scope_torch.errors import InputError
+from scope_torch.front_method import make_scope_front
+from scope_torch.methods import make_scope, make_scope_joint
 from scope_torch.selection.plan import Plan
+from scope_torch.tasks.synthetic import synthetic_task
 
 NONSENSE = {"None": None, "5": 5, "x": "x", "[]": [], "{}": {}, "object": object(), "[5]": [5]}
 NONSENSE |= {"empty": "", "a NUL": "a\0b"}
@@ -107,3 +110,12 @@ def test_where_tensors_are_made_elsewhere_by_default_nothing_is_paid(optimizer, 
     assert not (tmp_path / "run").exists()
     with torch.device("cpu:0"):
         assert st.select(app, **given).bill.total_usd == pytest.approx(app.usd())
+
+
+def test_who_takes_earlier_answers_is_told(tmp_path):
+    """make_scope_front takes no `known=`, so nobody is sent to give it one."""
+    more = {"optimizer": make_scope_front, "continue_from": tmp_path, "run_dir": tmp_path / "new"}
+    with pytest.raises(InputError, match=r"give make_scope or make_scope_joint known=known_from"):
+        st.select(App(), **settings(**more))
+    for make in (make_scope, make_scope_joint):
+        assert make(synthetic_task().problem, base="nano", seed=0, known=[]).known is not None
