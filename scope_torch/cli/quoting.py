@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,8 +17,11 @@ _NAMES = re.compile(
 )
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _PART = re.compile(rf"(?:{_QUOTED.pattern}|[^,'\"])+")  # of a list: commas in quotes end none
+_LIST = re.compile(rf"\[(?:{_QUOTED.pattern}|[^\]'\"])*\]")
+_IN_DICT = re.compile(rf"{_QUOTED.pattern}|[^\[\]{{}},:]+")
+_NULL = re.compile(r"(?<=[\[,])\s*(null)\s*(?=[\],])", re.IGNORECASE)  # in a list
 _TOKEN = re.compile(r"[^\[\]{},()]+")
-_PLAIN = re.compile(r"[\w./@%+$*|?: -]*")  # needs no quotes
+_PLAIN = re.compile(r"[\w./@%+$*|?: -]*", re.ASCII)  # needs no quotes; a ü does
 
 
 def quoted(override: str) -> str:
@@ -29,13 +33,21 @@ def quoted(override: str) -> str:
     """
     key, _, value = override.partition("=")
     if value[:1] == "[":
-        inside = value.strip("[]")
-        parts = _PART.findall(inside)
-        parts = parts if ",".join(parts) == inside else inside.split(",")  # a quote has no end
-        value = f"[{','.join(map(_in_quotes, parts))}]"
+        lists = _LIST.findall(value)  # several are those of a sweep
+        lists = lists if ",".join(lists) == value else [value]
+        lists = [_NULL.sub(r'"\1"', one).strip("[]") for one in lists]
+        value = ",".join(f"[{_each_in_quotes(names)}]" for names in lists)
+    elif value[:1] == "{":
+        value = _IN_DICT.sub(lambda found: _in_quotes(found[0]), value)
     else:
-        value = _in_quotes(value)
+        value = _each_in_quotes(value) if {"-m", "--multirun"} & {*sys.argv} else _in_quotes(value)
     return shlex.quote(f"{key}={value}")
+
+
+def _each_in_quotes(names: str) -> str:
+    parts = _PART.findall(names)
+    parts = parts if ",".join(parts) == names else names.split(",")  # a quote has no end
+    return ",".join(map(_in_quotes, parts))
 
 
 def _in_quotes(name: str) -> str:
@@ -63,8 +75,9 @@ def refuse_changed_names(arguments: Sequence[str]) -> None:
         parts = _TOKEN.findall(_QUOTED.sub("", found[3]))
         if "{" in found[3]:  # a dict: a colon ends a name
             parts = [name for part in parts for name in part.split(":")]
+        nulls = _NULL.findall("".join(_LIST.findall(found[3])))  # base=null names none
         for token in map(str.strip, parts):
-            if _PLAIN.fullmatch(token) and _is_changed(token):
+            if _PLAIN.fullmatch(token) and (_is_changed(token) or token in nulls):
                 raise InputError(
                     f"{argument}: {token} would be read as another name; put it into quotes: "
                     f"{quoted(argument)}"
@@ -72,7 +85,7 @@ def refuse_changed_names(arguments: Sequence[str]) -> None:
 
 
 def refuse_unquoted_names(config: Mapping[str, Any]) -> None:
-    """Raises InputError for a name in a file that YAML reads as a number or a truth value.
+    """Raises InputError for a name in a file that YAML reads as a number, null or a truth value.
 
     A 4.10 is then 4.1 already, and a 001 is 1, so no such value can be believed.
 
@@ -82,7 +95,9 @@ def refuse_unquoted_names(config: Mapping[str, Any]) -> None:
     task = config.get("task")
     of_task = task.items() if isinstance(task, Mapping) else ()
     for key, value in (*config.items(), *((f"task.{name}", value) for name, value in of_task)):
-        names = value if isinstance(value, list) else [value]
-        found = next((name for name in names if not isinstance(name, str | None)), None)
-        if found is not None and _NAMES.fullmatch(f"{key}="):
-            raise InputError(f'{key}: YAML reads {found} for a name; put it into quotes, as "4.10"')
+        names = value if isinstance(value, list) else [] if value is None else [value]
+        found = [name for name in names if not isinstance(name, str)]
+        if found and _NAMES.fullmatch(f"{key}="):
+            raise InputError(
+                f'{key}: YAML reads {found[0]} for a name; put it into quotes, as "4.10"'
+            )

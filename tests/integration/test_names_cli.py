@@ -10,8 +10,8 @@ import pytest
 from scope_torch.cli.quoting import refuse_changed_names
 from scope_torch.errors import InputError
 
-PLANNERS = ["4.10", "4.1", "001", "1e5", "true"]
-SOLVERS = ["gpt (a)", "a,b", "it's", "a=b", "big"]
+PLANNERS = ["4.10", "4.1", "001", "1e5", "true", "null"]
+SOLVERS = ["gpt (a)", "a,b", "it's", "a=b", "größer", "big"]
 
 
 @pytest.fixture
@@ -49,6 +49,9 @@ REFERENCE = """'task.reference=["4.10",big]'"""
         ("""'base=['"'4.1'"',gpt (a)]'""", """'base=["4.1","gpt (a)"]'"""),
         ("'base=[001,a=b]'", """'base=[001,"a=b"]'"""),
         ("""'base=[4.10,"a,b"]'""", """'base=["4.10","a,b"]'"""),
+        ("'base=[001,größer]'", """'base=[001,"größer"]'"""),
+        ("'base=[null, größer]'", """'base=["null","größer"]'"""),
+        ("'base={planner:4.10,solver:big}'", """'base={planner:"4.10",solver:big}'"""),
     ],
 )
 def test_the_message_shows_the_quoting_and_it_works(cli, given, wrong, mend):
@@ -68,6 +71,7 @@ def test_the_message_shows_the_quoting_and_it_works(cli, given, wrong, mend):
         ("base=a,b", """'base="a,b"'"""),
         ('base="it\'s"', """'base="it'"'"'s"'"""),
         ("base='a{b}'", """'base="a{b}"'"""),
+        ("base=größer", """'base="größer"'"""),
     ],
 )
 def test_one_name_for_all_modules(cli, given, wrong, mend):
@@ -77,6 +81,26 @@ def test_one_name_for_all_modules(cli, given, wrong, mend):
     status, _, err = cli(*given, *typed(REFERENCE), *typed(mend))
     assert "is not a candidate of module 'planner'" in err  # it was read as one name
     assert "such as base=[001," in err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mend"),
+    [
+        ("'base=[4.10,big],[001,a=b]'", """'base=["4.10",big],[001,"a=b"]'"""),
+        ("base=4.10,001", """'base="4.10",001'"""),
+        ("base=null,1e5", """'base=null,"1e5"'"""),
+    ],
+)
+def test_each_name_of_a_sweep_goes_into_quotes(cli, given, wrong, mend):
+    status, _, err = cli("-m", *given, *typed(REFERENCE), *typed(wrong))
+    assert (status, mend in err) == (2, True), err
+
+
+def test_a_path_with_an_umlaut_is_read_in_quotes(cli, given):
+    Path("runs.csv").rename("läufe.csv")
+    status, _, err = cli(*given, *typed(REFERENCE), "task.path=läufe.csv")
+    assert (status, """'task.path="läufe.csv"'""" in err) == (2, True), err
+    assert cli(*given, *typed(REFERENCE), 'task.path="läufe.csv"', "base=[001,big]")[0] == 0
 
 
 @pytest.mark.slow
@@ -118,6 +142,7 @@ def test_a_number_within_a_name_is_kept(value, refused):
         ("4.10", '["4.10", big]', "base: YAML reads 4.1"),
         ('["4.10", big]', "[4.10, big]", "task.reference: YAML reads 4.1"),
         ('["4.10", big]', "[yes, big]", "task.reference: YAML reads True"),
+        ("[null, big]", '["4.10", big]', "base: YAML reads None"),
         ('["4.10", big]', '["4.10", big]', ""),
         ("null", '["4.10", big]', "needs a base LLM"),
     ],
