@@ -53,7 +53,11 @@ _AS_TEXT["object_pairs_hook"] = unique_keys
 
 
 def read_frame(
-    path: Path, keys: Sequence[str], max_bytes: int = MAX_BYTES, header_bytes: int = _HEADER_BYTES
+    path: Path,
+    keys: Sequence[str],
+    max_bytes: int = MAX_BYTES,
+    header_bytes: int = _HEADER_BYTES,
+    numbers: Sequence[str] = (),
 ) -> pl.DataFrame:
     """Reads a table, see above; rows without any value are left out.
 
@@ -63,6 +67,7 @@ def read_frame(
             there is none. Absent ones are not missed.
         max_bytes: Largest size, decompressed; of Parquet, of its columns.
         header_bytes: Largest size of the first line of CSV.
+        numbers: Columns of numbers, which may have decimal commas; none: all other columns.
 
     Raises:
         InputError: If it cannot be read, or is too large; the message says how to mend it.
@@ -82,7 +87,7 @@ def read_frame(
             if first in (b"{", b"["):
                 frame = _read_json(content, first == b"[")
             else:
-                frame = _read_csv(content, path, keys, header_bytes)
+                frame = _read_csv(content, path, keys, numbers, header_bytes)
         return _without_blanks(frame, keys)
     except _UNREADABLE as error:
         if isinstance(error, InputError):
@@ -93,7 +98,11 @@ def read_frame(
 
 
 def _read_csv(
-    content: io.BytesIO, path: Path, keys: Sequence[str], header_bytes: int
+    content: io.BytesIO,
+    path: Path,
+    keys: Sequence[str],
+    numbers: Sequence[str],
+    header_bytes: int,
 ) -> pl.DataFrame:
     """All cells as text: a column of numbers and `NaN` would else be one of other text."""
     header = content.readline(header_bytes + 1)
@@ -116,17 +125,22 @@ def _read_csv(
         ) from error
     if separator != ";":
         return frame
-    numbers = [name for name in frame.columns if name not in keys]  # of names, a comma is a part
-    return frame.with_columns(_with_points(frame[name]) for name in numbers)
+    others = [name for name in frame.columns if name not in keys]  # of names, a comma is a part
+    used = [name for name in others if name in numbers]
+    return frame.with_columns(_with_points(frame.select(used or others)))
 
 
-def _with_points(column: pl.Series) -> pl.Series:
-    """With decimal points for commas; as it is, so that it is no number, if it has both.
+def _with_points(frame: pl.DataFrame) -> pl.DataFrame:
+    """With decimal points for commas; as it is, so that it has no numbers, if it has both.
 
-    Beside 0.5, 1,234 has four digits; beside 0,5, 1.234 may have.
+    Beside 0.5, 1,234 has four digits; beside 0,5, 1.234 may have, in another column, too.
     """
-    has_both = column.str.contains(_DECIMAL_COMMA).any() and column.str.contains(_POINT).any()
-    return column if has_both else column.str.replace(_DECIMAL_COMMA, "$1.$2")
+    commas, points = (
+        frame.select(pl.any_horizontal(pl.all().str.contains(form).any())).item()
+        for form in (_DECIMAL_COMMA, _POINT)
+    )
+    changed = pl.all().str.replace(_DECIMAL_COMMA, "$1.$2")
+    return frame if commas and points else frame.with_columns(changed)
 
 
 def _too_long(content: io.BytesIO, separator: str) -> int | None:

@@ -139,8 +139,8 @@ def load_table(
             "module_columns is empty: name the columns, e.g. task.module_columns=[a,b]"
         )
     path = Path(path)
-    frame = read_frame(path, [*module_columns, query_column], max_bytes)
     numbers = [quality_column, cost_column, *outcome_columns]
+    frame = read_frame(path, [*module_columns, query_column], max_bytes, numbers=numbers)
     return table_of(frame, path, module_columns, query_column, numbers, on_missing, max_bytes)
 
 

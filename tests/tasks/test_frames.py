@@ -66,6 +66,11 @@ def test_a_matrix_whose_column_names_have_commas_is_read(tmp_path, separator, co
     assert table.cost_usd.tolist() == [[0.1], [0.2]]
 
 
+def test_a_point_in_a_column_that_nobody_reads_is_none_of_a_number(tmp_path):
+    (tmp_path / "runs").write_text("llm;query;note;quality;cost_usd\na;1;4.5;0,5;1,5\n")
+    assert load_table(tmp_path / "runs", ["llm"]).cost_usd.tolist() == [[1.5]]
+
+
 FILES = {
     "comma": lambda _: lines_of(",").encode(),
     "semicolon": lambda _: lines_of(";").encode(),
@@ -162,6 +167,7 @@ def test_a_row_without_an_identifier_is_refused(tmp_path, value, at):
             "'0,20', which is not a number; write all numbers with a point, or all with a comma",
         ),
         (b"llm;query;quality;cost_usd\na;1;1;1,234\nb;1;1;0.5", "'1,234', which is not a number"),
+        (b"llm;query;quality;cost_usd\na;1;0,5;1.234", "'0,5', which is not a number; write all"),
     ],
 )
 def test_what_cannot_be_read_says_how_to_mend_it(tmp_path, content, words):
