@@ -31,7 +31,7 @@ _OUTSIDE = 1e-6  # of the range, as for a quality: the cosine similarity 1.00000
 _ROUNDING = 1e-12  # of an average grade: one of exactly tau is enough, as for certificates
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _TEXT = re.compile(
-    r"\s*(?:p(?P<percent>\d+\.?\d*)\(\s*)?(?P<outcome>[A-Za-z_]\w*)(?(percent)\s*\))"
+    r"\s*(?:p(?P<percent>\d+\.?\d*)\(\s*)?(?P<outcome>[^\W\d]\w*)(?(percent)\s*\))"
     rf"\s*(?P<kind><=|>=)\s*(?P<value>{_NUMBER})"
     rf"(?P<relative>\s*\*\s*reference)?(?:\s+cap\s+(?P<cap>{_NUMBER}))?"
     rf"(?:\s+in\s+\[\s*(?P<low>{_NUMBER})\s*,\s*(?P<high>{_NUMBER})\s*\])?\s*"
@@ -81,7 +81,7 @@ class Constraint:
 
     def __post_init__(self) -> None:
         numbers = self.value, self.low, self.high, *(self.per_run or ())[1:]
-        if not re.fullmatch(r"[A-Za-z_]\w*", self.outcome):
+        if not re.fullmatch(r"[^\W\d]\w*", self.outcome):
             raise InputError(
                 f"outcome={self.outcome!r} must be a name of letters, digits and _, as latency_s"
             )
@@ -108,7 +108,10 @@ class Constraint:
         """
         match = _TEXT.fullmatch(text)
         if not match:
-            raise InputError(f"constraint {text!r}: write it as {_FORM}")
+            raise InputError(
+                f"constraint {text!r}: write it as {_FORM}; the name of an outcome has letters, "
+                "digits and _ alone"
+            )
         if match["kind"] == ">=" and match["cap"] is not None:
             raise InputError(f"constraint {text!r}: only <= takes a cap; write in [low, high]")
         numbers = "value", "cap", "low", "high", "percent"

@@ -34,6 +34,7 @@ PROBLEM = make_task(0, (3, 3), 8).problem
         at_least("score", 3, quantile=0.05),
         at_least("loss", -2.5, quantile=0.5),
         at_most("cost_usd", 1e-3, quantile=0.29),
+        at_most("Übergabe_s", 2, cap=10),
     ],
 )
 def test_a_text_and_back(constraint):
@@ -45,6 +46,7 @@ def test_a_text_and_back(constraint):
     [
         ("latency < 2", "write it as"),
         ("2 <= latency", "write it as"),
+        ("latency (ms) <= 900", "has letters, digits and _ alone"),
         ("latency_s <= 20 cap 10", "must lie in the range"),
         ("safety >= 0.9 cap 1", "only <= takes a cap"),
         ("latency_s <= 2", "widen the range by within="),
