@@ -103,8 +103,11 @@ def prepare(
     new = _asked(setup, known) - reused
     copied = measured_before(setup)
     theirs = {Request(setup.problem.theta_ref, query) for query in new}
-    pilots = booked_apart(evaluator, piloted(setup, evaluator), copied, theirs)
-    left = setup.budget_usd - graded_usd - paid_usd(pilots)
+    flown = piloted(setup, evaluator)
+    pilots = booked_apart(evaluator, flown, copied, theirs)
+    apart, first = {*pilots}, first_requests(setup.problem, answered)
+    paid = [one for one in flown if one in apart or one.request not in first]
+    left = setup.budget_usd - graded_usd - paid_usd(paid)  # the preflight counts its copies
     probe = preflight(setup, evaluator, answered, left)
     base = _base(setup, [*answered, *probe])
     theirs |= {one.request for one in pilots if evaluator.is_answer(one)}

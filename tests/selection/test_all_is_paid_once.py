@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from contextlib import suppress
 
 import pytest
 from selection.test_again import Varying
@@ -309,3 +310,18 @@ def test_a_failure_is_paid_once_whatever_on_error_is_today(tmp_path, stop, is_pi
     result = st.select(failing, **how, on_error="raise")
     assert sum(one.failed is not None for one in result.reference) == 1
     assert result.bill.total_usd == pytest.approx(app.usd(), rel=1e-12)
+
+
+@pytest.mark.parametrize("budget_usd", [0.015, 0.05, 0.065])
+def test_pilots_take_their_share_of_the_budget(tmp_path, monkeypatch, budget_usd):
+    """Each run costs 0.02 USD; a dry run stops after the one that crosses the budget."""
+    for llm in PRICE:
+        monkeypatch.setitem(PRICE, llm, 0.01)
+    app, arguments = App(), settings(metric=exactly, run_dir=tmp_path, budget_usd=budget_usd)
+    with suppress(InputError):
+        st.select(app, **arguments, dry_run="pilot")
+    number = len(app.calls)
+    with pytest.raises(InputError, match="raise it"):
+        st.select(app, **arguments)
+    assert app.usd() < budget_usd + 0.02
+    assert budget_usd > 0.06 or len(app.calls) == number
