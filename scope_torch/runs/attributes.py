@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import reprlib
+import inspect
 from types import FunctionType
 from typing import Any
 
@@ -13,7 +13,7 @@ from scope_torch.runs.content import PLAIN, Unknowable, described
 from scope_torch.runs.functions import is_own
 
 CACHED = type(functools.lru_cache(len))
-_MADE_IN = "<string>", dataclasses.__file__, reprlib.__file__  # methods of a dataclass
+_MADE_IN = "<string>", dataclasses.__file__  # methods of a dataclass
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
 
 
@@ -39,9 +39,11 @@ def is_written(name: str, value: Any, kind: type, looks_behind: bool) -> bool:
     """
     is_special = name.startswith("__") and name != "__call__"
     if isinstance(value, FunctionType):
-        made_in = _MADE_IN if looks_behind else _MADE_IN[:1]
-        is_made = hasattr(kind, "__dataclass_fields__") and value.__code__.co_filename in made_in
-        return not (is_special and is_made)
+        if not (is_special and hasattr(kind, "__dataclass_fields__")):
+            return True
+        inner = inspect.unwrap(value) if looks_behind else value
+        code = getattr(inner, "__code__", value.__code__)
+        return code.co_filename not in (_MADE_IN if looks_behind else _MADE_IN[:1])
     return not is_special and isinstance(value, (*PLAIN, list, tuple, dict, set))
 
 

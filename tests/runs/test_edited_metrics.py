@@ -20,6 +20,7 @@ import enum
 import functools
 import logging
 import re
+import reprlib
 import threading
 import types
 import typing
@@ -77,6 +78,16 @@ class Data:
         return float(len(o) > self.limit and bool(self.pattern.search(o)))
 
 
+@dataclasses.dataclass(repr=False)
+class Shown:
+    @reprlib.recursive_repr()
+    def __repr__(self):
+        return "yes"
+
+    def __call__(self, e, o):
+        return float(o == repr(self))
+
+
 class Slots(abc.ABC):
     __slots__ = ("limit",)
 
@@ -105,6 +116,7 @@ def of_pair(e, o):
 
 
 half, judge, data, slots = functools.partial(of_globals, weight=0.5), Judge(["w"]), Data(), Slots()
+shown = Shown()
 
 
 def imports_function(e, o):
@@ -256,10 +268,11 @@ def test_runs_of_before_know_a_metric_that_now_tells_more(loaded, name):
         ("holds", OWN, 'o="yes"', 'o="no"'),
         ("holds", OWN, "least = 1", "least = 2"),
         ("holds", OWN, "return e.strip()", "return e"),
+        ("shown", OWN, 'return "yes"', 'return "no"'),
     ],
 )
 def test_an_edit_is_noticed_behind_imports_and_in_classes(loaded, changed, file, old, new):
-    names = [*OF_BEFORE, *BEHIND]
+    names = [*OF_BEFORE, *BEHIND, "shown"]
     before = {name: identity_of(getattr(loaded(), name)) for name in names}
     module = loaded(file, old, new)
     after = {name: identity_of(getattr(module, name)) for name in names}
