@@ -47,6 +47,7 @@ _FOREIGN = {  # first bytes of files that cannot be read: what they are, and the
 }
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _DECIMAL_COMMA = r"^(\s*[+-]?\d*),(\d+([eE][+-]?\d+)?\s*)$"
+_OF_EXCEL = re.compile(r'"?sep=."?\s*', re.IGNORECASE)  # may be its first line
 _POINT = _DECIMAL_COMMA.replace(",", r"\.")
 _AS_TEXT: dict[str, Any] = dict.fromkeys(("parse_int", "parse_float", "parse_constant"), str)
 _AS_TEXT["object_pairs_hook"] = unique_keys
@@ -108,7 +109,10 @@ def _read_csv(
     header = content.readline(header_bytes + 1)
     if len(header) > header_bytes:
         raise InputError(f"{path} is no table: its first line is above {header_bytes} bytes")
-    text = str(header, "utf-8-sig", "replace")
+    text, skipped = str(header, "utf-8-sig", "replace"), 0
+    if _OF_EXCEL.fullmatch(text):
+        content, skipped = io.BytesIO(content.read()), 1
+        text = str(content.readline(header_bytes), "utf-8", "replace")
     separator = _separator(text, keys)
     names = Counter(name for name in next(csv.reader([text], delimiter=separator), []) if name)
     if twice := [name for name, number in names.items() if number > 1]:
@@ -120,8 +124,8 @@ def _read_csv(
         if (line := _too_long(content, separator)) is None:
             raise
         raise InputError(
-            f"{path}, line {line} has more cells than the header; put a text with {separator!r} in "
-            "quotes"
+            f"{path}, line {line + skipped} has more cells than the header; put a text with "
+            f"{separator!r} in quotes"
         ) from error
     if separator != ";":
         return frame

@@ -75,6 +75,7 @@ FILES = {
     "comma": lambda _: lines_of(",").encode(),
     "semicolon": lambda _: lines_of(";").encode(),
     "semicolon, decimal comma": lambda _: lines_of(";", ",").encode(),
+    "of Excel": lambda _: ("sep=;\r\n" + lines_of(";", ",")).encode("utf-8-sig"),
     "tab": lambda _: lines_of("\t").encode(),
     "bar": lambda _: lines_of("|").encode(),
     "utf-8 with a mark": lambda _: lines_of(",").encode("utf-8-sig"),
@@ -167,6 +168,7 @@ def test_a_row_without_an_identifier_is_refused(tmp_path, value, at):
             "'0,20', which is not a number; write all numbers with a point, or all with a comma",
         ),
         (b"llm;query;quality;cost_usd\na;1;1;1,234\nb;1;1;0.5", "'1,234', which is not a number"),
+        (b"sep=;\nllm;query;quality;cost_usd\na;1;1;1\nb;1;1;1;1", "line 4 has more cells than"),
         (b"llm;query;quality;cost_usd\na;1;0,5;1.234", "'0,5', which is not a number; write all"),
     ],
 )
