@@ -14,6 +14,8 @@ from scope_torch.runs.functions import is_own
 
 CACHED = type(functools.lru_cache(len))
 _MADE_IN = "<string>", dataclasses.__file__  # methods of a dataclass
+_OF_DATACLASS = "init", "repr", "eq", "order", "unsafe_hash", "frozen"  # arguments
+_OF_FIELD = "name", "init", "repr", "hash", "compare", "kw_only"
 _INSIDE = "__func__", "fget", "func"  # of class methods, properties, cached properties
 
 
@@ -33,7 +35,7 @@ def inside(value: Any, looks_behind: bool) -> Any:
 
 
 def is_written(name: str, value: Any, kind: type, looks_behind: bool) -> bool:
-    """Whether an attribute is code or plain, and not made of others as in a dataclass.
+    """Whether an attribute is code or plain, and not made of fields, see `fields_of`.
 
     Earlier versions took `__repr__` for code of yours, and Python 3.13 adds `__replace__`.
     """
@@ -45,6 +47,25 @@ def is_written(name: str, value: Any, kind: type, looks_behind: bool) -> bool:
         code = getattr(inner, "__code__", value.__code__)
         return code.co_filename not in (_MADE_IN if looks_behind else _MADE_IN[:1])
     return not is_special and isinstance(value, (*PLAIN, list, tuple, dict, set))
+
+
+def fields_of(kind: type) -> list[Any]:
+    """What a dataclass makes its methods of; empty for another class.
+
+    Its own fields alone: those of a package are known by its name.
+    """
+    if "__dataclass_fields__" not in vars(kind):
+        return []
+    above = [getattr(base, "__dataclass_fields__", {}) for base in kind.__mro__[1:]]
+    params: Any = getattr(kind, "__dataclass_params__", None)
+    told: list[Any] = [[getattr(params, name, None) for name in _OF_DATACLASS]]
+    for one in dataclasses.fields(kind):
+        if not any(one is fields.get(one.name) for fields in above):
+            given = [
+                [] if x is dataclasses.MISSING else [x] for x in (one.default, one.default_factory)
+            ]
+            told.append([*(getattr(one, name) for name in _OF_FIELD), *given])
+    return told
 
 
 def is_object(name: str, value: Any, kind: type) -> bool:

@@ -16,7 +16,7 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 from scope_torch.errors import InputError
-from scope_torch.runs.attributes import CACHED, inside, is_object, is_written
+from scope_torch.runs.attributes import CACHED, fields_of, inside, is_object, is_written
 from scope_torch.runs.changes import Change, changes_in, codes_in, emptied, is_container, named_by
 from scope_torch.runs.content import PLAIN, Unknowable, described, digest_of, json_of
 from scope_torch.runs.functions import bytecode_of, imports_in, is_own, modules_behind, source_of
@@ -268,6 +268,8 @@ class _Code:
             if base is not kind and not is_own(base, kind.__module__):
                 found[base.__qualname__] = None
                 continue
+            if self._looks_behind and (fields := fields_of(base)):
+                found[f"{base.__qualname__} fields"] = self.of(fields, base.__module__)
             for name, value in sorted(vars(base).items()):
                 value = inside(value, self._looks_behind)
                 is_left_out = (id(base), name) in self._rebound

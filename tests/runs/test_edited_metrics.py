@@ -232,7 +232,35 @@ def test_ordinary_metrics_are_what_they_were(loaded, name):
 
 
 def test_a_dataclass_is_the_same_under_another_python(loaded):
-    assert identities_of(loaded().data)[0] == "Data 41f5faae6876a4a3"
+    assert identities_of(loaded().data)[0] == "Data a643d2f0cec4ef42"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("0.5\n", "dataclasses.field(default=0.5, compare=False)\n"),
+        ("0.5\n", "dataclasses.field(default=0.5, repr=False)\n"),
+        ("0.5\n", "dataclasses.field(default_factory=lambda: 1)\n"),
+        ("    limit: float = 0.5\n", "    other: float = 0.5\n    limit: float = 0.5\n"),
+        ('re.compile("yes")\n\n    def', 're.compile("no")\n\n    def'),
+        ("dataclass\nclass Data", "dataclass(eq=False)\nclass Data"),
+    ],
+)
+def test_what_a_dataclass_makes_its_methods_of_is_part_of_it(loaded, old, new):
+    before = identity_of(loaded().Data)
+    assert identity_of(loaded(OWN, old, new).Data) != before
+
+
+def test_a_factory_of_a_field_is_code(loaded):
+    """A method of a dataclass calls it, which nobody has written."""
+    field = (
+        "    words: list = dataclasses.field(default_factory=lambda: ['yes'])\n\n    def __call__"
+    )
+    first, second = (
+        identity_of(loaded(OWN, '("yes")\n\n    def __call__', f'("yes")\n{text}').Data)
+        for text in (field, field.replace("yes", "no"))
+    )
+    assert first != second
 
 
 @pytest.mark.parametrize("name", ["of_level", "of_pair"])
