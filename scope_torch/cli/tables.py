@@ -71,7 +71,7 @@ def _short_cells(group: Group, runs: Sequence[FinishedRun]) -> list[str]:
         group[1] + mark_of(runs),
         str(len(runs)),
         "-" if cost is None else per_thousand(cost),
-        _lost(lost, len(runs)) if lost else _share_range(shares),
+        _lost(lost, len(best)) if lost else _share_range(shares),
         _near(runs) if ratios else "-",
         f"{sum(best):.0f} of {len(best)}" if best else "-",
         plain(sum(violations) / len(violations), 2) if violations else "-",
@@ -133,7 +133,7 @@ def _percent(share: float | None) -> str:
 
 
 def _lost(lost: Sequence[float], number: int) -> str:
-    """Median loss of quality over all runs; - if most end at nothing feasible."""
+    """Median loss of quality of so many runs; - if most end at nothing feasible."""
     middle = median([*lost, *[math.inf] * (number - len(lost))])
     return "-" if middle is None or math.isinf(middle) else f"quality -{middle:.3f}"
 

@@ -256,6 +256,19 @@ def test_a_run_that_ends_at_nothing_feasible_is_not_optimal(outputs, no_figures)
 
 
 @pytest.mark.slow
+def test_a_run_whose_truth_is_unknown_is_not_infeasible(outputs, no_figures):
+    """As where it ends at a configuration that a table does not have on all queries."""
+    known = {"objective": "quality", "optimal_quality": 0.8}
+    copied(outputs, "scope", outputs / "best" / "scope", task="best", **known)
+    for seed, (quality, is_feasible) in enumerate([(0.75, True), (None, None), (None, None)]):
+        path = outputs / "best" / "scope" / f"seed={seed}" / "result.json"
+        more = {"true_quality": quality, "feasible": is_feasible}
+        path.write_text(json.dumps(with_hashes(json.loads(path.read_text()) | more)))
+    (row,) = [cells(line) for line in report(outputs).splitlines() if line.startswith("| best")]
+    assert (row[4], row[6], row[8]) == ("quality -0.050", "0 of 1", "0 of 1")
+
+
+@pytest.mark.slow
 def test_a_figure_says_how_many_runs_are_in_it(outputs):
     shutil.rmtree(outputs / "synthetic" / "random_search" / "seed=1")
     groups, _ = load_runs(outputs)
