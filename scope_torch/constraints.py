@@ -83,7 +83,8 @@ class Constraint:
         numbers = self.value, self.low, self.high, *(self.per_run or ())[1:]
         if not re.fullmatch(r"[^\W\d]\w*", self.outcome):
             raise InputError(
-                f"outcome={self.outcome!r} must be a name of letters, digits and _, as latency_s"
+                f"outcome={self.outcome!r} must be a name of letters, digits and _, a digit "
+                "not first, as latency_s"
             )
         if not all(map(math.isfinite, numbers)) or self.low >= self.high:
             raise InputError(
@@ -110,7 +111,7 @@ class Constraint:
         if not match:
             raise InputError(
                 f"constraint {text!r}: write it as {_FORM}; the name of an outcome has letters, "
-                "digits and _ alone"
+                "digits and _ alone, a digit not first"
             )
         if match["kind"] == ">=" and match["cap"] is not None:
             raise InputError(f"constraint {text!r}: only <= takes a cap; write in [low, high]")

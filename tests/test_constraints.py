@@ -47,6 +47,7 @@ def test_a_text_and_back(constraint):
         ("latency < 2", "write it as"),
         ("2 <= latency", "write it as"),
         ("latency (ms) <= 900", "has letters, digits and _ alone"),
+        ("5xx_errors <= 2 cap 3", "a digit not first"),
         ("latency_s <= 20 cap 10", "must lie in the range"),
         ("safety >= 0.9 cap 1", "only <= takes a cap"),
         ("latency_s <= 2", "widen the range by within="),
