@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from dataclasses import replace
+from decimal import localcontext
 
 from scope_torch.observation import Observation, Request
 
@@ -145,7 +146,12 @@ def in_threads_of(
     Each runs in a copy of the context of whoever asks for it. What it sets there, such as a
     conversation, reaches no other call, as with tasks of asyncio.
     """
-    return lambda request, future: pool.submit(copy_context().run, fulfil, future, observe, request)
+
+    def call(request: Request, future: Future[Observation]) -> None:
+        with localcontext():  # else all threads have the same object of `decimal.getcontext()`
+            fulfil(future, observe, request)
+
+    return lambda request, future: pool.submit(copy_context().run, call, request, future)
 
 
 def fulfil(

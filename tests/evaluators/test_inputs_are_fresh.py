@@ -6,6 +6,7 @@ import threading
 from collections import Counter, OrderedDict, defaultdict
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from decimal import getcontext, localcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -217,6 +218,25 @@ def test_what_a_call_sets_in_its_context_reaches_no_other_call(app):
         ((1,), 1.0, USD["pro"]),
     }
     assert CONVERSATION.get(None) is None
+
+
+def rounds(models, state):
+    """Its digits are those of the user; in the next step it has others."""
+    before, getcontext().prec = getcontext().prec, 2
+    return f"{before} digits of {state['q']}".upper(), USD[models["only"]]
+
+
+async def rounds_later(models, state):
+    return rounds(models, state)
+
+
+@pytest.mark.parametrize("app", [rounds, rounds_later])
+def test_digits_of_decimals_are_those_of_a_call(app):
+    with localcontext(prec=9):
+        data = [(state, f"9 DIGITS OF {wanted}") for state, wanted in dataset()[:6]]
+        result = select(app, data, models={"only": ["nano", "pro"]}, repeats=0, concurrency=3)
+        assert getcontext().prec == 9
+    assert {one.quality for one in result.history} == {1.0}
 
 
 def test_whether_an_answer_is_right_is_no_cost():
