@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Set
-from pathlib import Path
-from typing import Any
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
 from scope_torch.observation import Observation, Request
-from scope_torch.runs.deadline import Deadline
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.measure import TooDear, measure
 from scope_torch.runs.opening import begin, describe_prices
@@ -40,41 +37,33 @@ def fly(setup: Setup, evaluator: FunctionEvaluator) -> Pilot:
     evaluator.remember(known)
     is_new = (folder := setup.inside(FOLDER)) is None or not (known or folder.exists())
     began = time.perf_counter()
+    requests, budget_usd = _requests(setup), setup.budget_usd
     if setup.folder is not None:
         describe_prices(setup.folder, evaluator)  # refuses others than those of known answers
-    found = _flown(setup, evaluator, folder, None)  # the time is that of `Selection.run`
-    rounds = 1 + -(-(len(found) - 1) // evaluator.concurrency)  # the first run is alone
-    seconds = (time.perf_counter() - began) / rounds if is_new else None
-    return Pilot(len(found), paid_usd(found), seconds, evaluator.concurrency)
-
-
-def piloted(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
-    """The pilots of an earlier dry run in the same directory, which the evaluator remembers.
-
-    Those that a dry run has left out, as its budget or the user ended it, are made up for.
-
-    Raises:
-        InputError: If they cost more than the budget, or the time is over.
-    """
-    folder = setup.inside(FOLDER)
-    if folder is None or not folder.exists():
-        return []
-    return _flown(setup, evaluator, folder, setup.deadline)
-
-
-def _flown(
-    setup: Setup, evaluator: FunctionEvaluator, folder: Path | None, deadline: Deadline | None
-) -> list[Observation]:
-    requests, budget_usd = _requests(setup), setup.budget_usd
-    how: dict[str, Any] = {"budget_usd": budget_usd, "deadline": deadline}
     try:
-        return measure(evaluator, requests, folder=folder, **how)
+        found = measure(evaluator, requests, folder=folder, budget_usd=budget_usd)
     except TooDear as error:
         raise InputError(
             f"the pilots: {error.number} of {len(requests)} runs of the reference cost "
             f"{error.spent_usd:.3g} USD, and budget_usd={budget_usd:g}; raise it: all queries cost "
             f"about {error.spent_usd / error.number * len(setup.sample or setup.searched):.3g} USD"
         ) from None
+    rounds = 1 + -(-(len(found) - 1) // evaluator.concurrency)  # the first run is alone
+    seconds = (time.perf_counter() - began) / rounds if is_new else None
+    return Pilot(len(found), paid_usd(found), seconds, evaluator.concurrency)
+
+
+def piloted(setup: Setup, evaluator: FunctionEvaluator) -> list[Observation]:
+    """The pilots of earlier dry runs in the same directory, which the evaluator remembers.
+
+    Those that a dry run has left out, as its budget or the user ended it, are not made up for: what
+    the evaluator knows of an earlier search would be paid for twice in the bill.
+    """
+    folder = setup.inside(FOLDER)
+    if folder is None or not folder.exists():
+        return []
+    found = measure(evaluator, _requests(setup), folder=folder, enough=0)
+    return sorted(found, key=lambda one: one.query)
 
 
 def measured_before(setup: Setup, part: str = "reference") -> list[Observation]:

@@ -325,3 +325,20 @@ def test_pilots_take_their_share_of_the_budget(tmp_path, monkeypatch, budget_usd
         st.select(app, **arguments)
     assert app.usd() < budget_usd + 0.02
     assert budget_usd > 0.06 or len(app.calls) == number
+
+
+@pytest.mark.slow
+def test_pilots_that_were_never_flown_are_not_in_the_bill(tmp_path):
+    """A search that knows the reference would have copied them, at the price of then."""
+    st.select(App(), **settings(metric=exactly, run_dir=tmp_path / "june"))
+
+    def stopping(models, text):
+        if len(app.calls) == 1:
+            raise KeyboardInterrupt
+        return app(models, text)
+
+    app, changes = App(), {"run_dir": tmp_path / "july", "continue_from": tmp_path / "june"}
+    with pytest.raises(KeyboardInterrupt):
+        st.select(stopping, **settings(metric=exactly, **changes), dry_run="pilot")
+    result = st.select(app, **settings(metric=exactly, **changes))
+    assert result.bill.total_usd == pytest.approx(app.usd()) == pytest.approx(0.02)
