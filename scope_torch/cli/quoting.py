@@ -95,7 +95,8 @@ def refuse_unquoted_names(config: Mapping[str, Any]) -> None:
     task = config.get("task")
     of_task = task.items() if isinstance(task, Mapping) else ()
     for key, value in (*config.items(), *((f"task.{name}", value) for name, value in of_task)):
-        names = value if isinstance(value, list) else [] if value is None else [value]
+        names = [*value.values()] if isinstance(value, Mapping) else value
+        names = names if isinstance(names, list) else [] if names is None else [names]
         found = [name for name in names if not isinstance(name, str)]
         if found and _NAMES.fullmatch(f"{key}="):
             raise InputError(

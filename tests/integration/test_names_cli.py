@@ -143,6 +143,8 @@ def test_a_number_within_a_name_is_kept(value, refused):
         ('["4.10", big]', "[4.10, big]", "task.reference: YAML reads 4.1"),
         ('["4.10", big]', "[yes, big]", "task.reference: YAML reads True"),
         ("[null, big]", '["4.10", big]', "base: YAML reads None"),
+        ("{planner: 4.10, solver: big}", '["4.10", big]', "base: YAML reads 4.1"),
+        ('{planner: "4.10", solver: big}', '["4.10", big]', ""),
         ('["4.10", big]', '["4.10", big]', ""),
         ("null", '["4.10", big]', "needs a base LLM"),
     ],
