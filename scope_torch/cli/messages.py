@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf.errors import OmegaConfBaseException
 
 from scope_torch.cli import COMMANDS
-from scope_torch.cli.quoting import quoted
+from scope_torch.cli.quoting import is_sweep, quoted
 from scope_torch.cli.schema import (
     BoundsConfig,
     JointBoundsConfig,
@@ -72,7 +72,8 @@ def message_of(error: BaseException) -> str:
             "there are " + ", ".join(names) + nearest(mistyped[1] if mistyped else "", names)
         )
     lines += [_nearest_key(e) for e in told if isinstance(e, OmegaConfBaseException)]
-    lines += [f"a name goes into quotes: {quoted(override)}" for override in _unread(error)]
+    in_sweep = is_sweep(sys.argv)
+    lines += [f"a name goes into quotes: {quoted(one, in_sweep)}" for one in _unread(error)]
     lines += [f"write +{key}" for key in _FREE_KEY.findall(" ".join(lines))]
     for key, group, value in _OF_SWEPT.findall(" ".join(lines)):
         if any(re.match(rf"{group}=.*,", word) for word in sys.argv):  # read with the default one

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,8 +23,13 @@ _TOKEN = re.compile(r"[^\[\]{},()]+")
 _PLAIN = re.compile(r"[\w./@%+$*|?: -]*", re.ASCII)  # needs no quotes; a ü does
 
 
-def quoted(override: str) -> str:
-    """An override with quotes around what needs them, for a shell.
+def is_sweep(arguments: Sequence[str]) -> bool:
+    """Whether a comma outside a list parts the values of a sweep."""
+    return not {"-m", "--multirun"}.isdisjoint(arguments)
+
+
+def quoted(override: str, in_sweep: bool = False) -> str:
+    """An override with quotes around what needs them, for a shell; in a sweep around each value.
 
     Examples:
         >>> print(quoted("base=gpt (a)"), quoted("base=[nano,gpt(a)]"))
@@ -40,7 +44,7 @@ def quoted(override: str) -> str:
     elif value[:1] == "{":
         value = _IN_DICT.sub(lambda found: _in_quotes(found[0]), value)
     else:
-        value = _each_in_quotes(value) if {"-m", "--multirun"} & {*sys.argv} else _in_quotes(value)
+        value = _each_in_quotes(value) if in_sweep else _in_quotes(value)
     return shlex.quote(f"{key}={value}")
 
 
@@ -67,8 +71,9 @@ def _is_changed(name: str) -> bool:
     return not isinstance(value, str) and value is not None and str(value) != name
 
 
-def refuse_changed_names(arguments: Sequence[str]) -> None:
+def refuse_changed_names(arguments: Sequence[str], in_sweep: bool = False) -> None:
     """Raises InputError for a name without quotes that is read as another one: 4.10 as 4.1."""
+    in_sweep = in_sweep or is_sweep(arguments)
     for argument in arguments:
         if (found := _NAMES.fullmatch(argument)) is None:
             continue
@@ -80,7 +85,7 @@ def refuse_changed_names(arguments: Sequence[str]) -> None:
             if _PLAIN.fullmatch(token) and (_is_changed(token) or token in nulls):
                 raise InputError(
                     f"{argument}: {token} would be read as another name; put it into quotes: "
-                    f"{quoted(argument)}"
+                    f"{quoted(argument, in_sweep)}"
                 )
 
 

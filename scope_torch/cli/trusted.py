@@ -71,7 +71,8 @@ class CheckedLoader(ConfigLoaderImpl):
         config = super().load_configuration(config_name, overrides, *args, **kwargs)
         check_hydra(config.hydra, overrides)
         swept = OmegaConf.to_container(config.hydra.sweeper, resolve=False)
-        refuse_changed_names([f"{k}={v}" for k, v in (_at(swept, "params") or {}).items()])
+        params = (_at(swept, "params") or {}).items()
+        refuse_changed_names([f"{key}={value}" for key, value in params], in_sweep=True)
         return config
 
     def get_group_options(

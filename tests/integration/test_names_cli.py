@@ -96,6 +96,11 @@ def test_each_name_of_a_sweep_goes_into_quotes(cli, given, wrong, mend):
     assert (status, mend in err) == (2, True), err
 
 
+def test_a_sweep_in_a_file_is_one_without_the_flag():
+    with pytest.raises(InputError, match=r"""'base="4\.10",001'"""):
+        refuse_changed_names(["base=4.10,001"], in_sweep=True)
+
+
 def test_a_path_with_an_umlaut_is_read_in_quotes(cli, given):
     Path("runs.csv").rename("läufe.csv")
     status, _, err = cli(*given, *typed(REFERENCE), "task.path=läufe.csv")
