@@ -30,8 +30,10 @@ Kind = Literal[">=", "<="]
 _OUTSIDE = 1e-6  # of the range, as for a quality: the cosine similarity 1.0000002 of float32
 _ROUNDING = 1e-12  # of an average grade: one of exactly tau is enough, as for certificates
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_NAME = r"[^\W\d]\w*"
+_OF_NAME = "letters, digits and _ alone, a digit not first"
 _TEXT = re.compile(
-    r"\s*(?:p(?P<percent>\d+\.?\d*)\(\s*)?(?P<outcome>[^\W\d]\w*)(?(percent)\s*\))"
+    rf"\s*(?:p(?P<percent>\d+\.?\d*)\(\s*)?(?P<outcome>{_NAME})(?(percent)\s*\))"
     rf"\s*(?P<kind><=|>=)\s*(?P<value>{_NUMBER})"
     rf"(?P<relative>\s*\*\s*reference)?(?:\s+cap\s+(?P<cap>{_NUMBER}))?"
     rf"(?:\s+in\s+\[\s*(?P<low>{_NUMBER})\s*,\s*(?P<high>{_NUMBER})\s*\])?\s*"
@@ -81,11 +83,8 @@ class Constraint:
 
     def __post_init__(self) -> None:
         numbers = self.value, self.low, self.high, *(self.per_run or ())[1:]
-        if not re.fullmatch(r"[^\W\d]\w*", self.outcome):
-            raise InputError(
-                f"outcome={self.outcome!r} must be a name of letters, digits and _, a digit "
-                "not first, as latency_s"
-            )
+        if not re.fullmatch(_NAME, self.outcome):
+            raise InputError(f"outcome={self.outcome!r} must be a name of {_OF_NAME}, as latency_s")
         if not all(map(math.isfinite, numbers)) or self.low >= self.high:
             raise InputError(
                 f"{self}: the value and the range must be numbers, and the range not empty"
@@ -110,8 +109,7 @@ class Constraint:
         match = _TEXT.fullmatch(text)
         if not match:
             raise InputError(
-                f"constraint {text!r}: write it as {_FORM}; the name of an outcome has letters, "
-                "digits and _ alone, a digit not first"
+                f"constraint {text!r}: write it as {_FORM}; the name of an outcome has {_OF_NAME}"
             )
         if match["kind"] == ">=" and match["cap"] is not None:
             raise InputError(f"constraint {text!r}: only <= takes a cap; write in [low, high]")
