@@ -110,9 +110,6 @@ class Reader:
         """What the runs observed, the oldest first."""
         taken: list[Observation] = []
         settings = [settings_of(path) for path in paths]
-        for path, one in zip(paths, settings, strict=True):
-            if one["optimizer"]["name"] == "measure":
-                raise InputError(f"continue_from={path} is a part of a run: name the run itself")
         pairs = zip(settings, paths, strict=True)
         anew = [graded_otherwise(one["evaluator"], self._evaluator, path) for one, path in pairs]
         self._mixes_grades = any(anew)
@@ -120,8 +117,7 @@ class Reader:
         sources = [self._read_run(*one, taken) for one in runs]
         if self._grades is not None and (usd := self._grades.superseded_usd):
             sources[-1] = replace(sources[-1], regraded_usd=sources[-1].regraded_usd + usd)
-        both = self._num_others, self._same_reference
-        return Taken(_numbered(taken), sources, *both, self._tried)
+        return Taken(_numbered(taken), sources, self._num_others, self._same_reference, self._tried)
 
     def _read_run(
         self, path: Path, settings: dict[str, Any], anew: bool, taken: list[Observation]
@@ -309,15 +305,19 @@ class Reader:
 
 
 def settings_of(path: Path) -> dict[str, Any]:
-    """Settings of a run; of one that ended before its search what it was about."""
-    if not (path / "settings.json").exists() and (path / BEGUN).exists():
-        return read_settings(path / BEGUN)
-    try:
-        settings = read_settings(path / "settings.json")
-    except FileNotFoundError:
+    """Settings of a run; of one that ended before its search what it was about.
+
+    Raises:
+        InputError: If the directory is not that of a run, or is a part of one.
+    """
+    name = "settings.json" if (path / "settings.json").exists() else BEGUN
+    if not (path / name).exists():
         raise InputError(
             f"continue_from={path} is not the directory of a run: settings.json is missing"
-        ) from None
+        )
+    settings = read_settings(path / name)
+    if settings["optimizer"]["name"] == "measure":
+        raise InputError(f"continue_from={path} is a part of a run: name the run itself")
     with contextlib.suppress(FileNotFoundError):  # of a run that has not finished
         result_of(path, settings)  # knows the hash of the settings, also in early versions
     return settings

@@ -16,7 +16,7 @@ from scope_torch.llm.price_list import PriceList
 from scope_torch.llm.prices import LLMInfo
 from scope_torch.llm.usage import Usage
 from scope_torch.observation import Observation
-from scope_torch.runs.earlier import known_from
+from scope_torch.runs.earlier import known_from, refuse_missing
 from scope_torch.runs.journal import read_journal
 from scope_torch.runs.repricing import repriced
 
@@ -370,6 +370,8 @@ def test_a_part_of_a_run_is_named_as_such(tmp_path):
     part = tmp_path / "june" / "reference"
     with pytest.raises(InputError, match="reference is a part of a run: name the run itself"):
         st.select(App(), **settings(continue_from=part))
+    with pytest.raises(InputError, match="name the run itself"):  # before a live task pays
+        refuse_missing([part], tmp_path / "new")
 
 
 @pytest.mark.slow
