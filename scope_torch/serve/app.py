@@ -49,13 +49,14 @@ logger = logging.getLogger(__name__)
 MAX_REQUEST_BYTES = 64 << 20
 _HANG_UP_S = 0.02  # so long after a request it may be seen that nobody waits for its answer
 
+_KEY = re.compile(r"/q/(?P<key>[^/]+)")
 _PATH = re.compile(
-    r"(?:/q/(?P<key>[^/]+))?/v1(?P<what>/chat/completions|/responses|/messages|/models"
+    rf"(?:{_KEY.pattern})?/v1(?P<what>/chat/completions|/responses|/messages|/models"
     rf"|/messages/count_tokens|/responses/{RESPONSE_ID}(?:/cancel|/input_items)?)"
 )
 # Clients put their version of the API behind our address; the upstream's own is in its base URL.
 _OF_GEMINI = re.compile(
-    r"(?:/q/(?P<key>[^/]+))?(?:/v1)?/v1(?:alpha|beta)?/models(?:/(?P<model>.+):"
+    rf"(?:{_KEY.pattern})?(?:/v1)?/v1(?:alpha|beta)?/models(?:/(?P<model>.+):"
     r"(?P<what>generateContent|streamGenerateContent|countTokens)|/(?P<one>[^:]+))?"
 )
 _WHAT_OF_GEMINI = {
@@ -131,8 +132,9 @@ class App:
                 return Response(json.dumps(found), media_type="application/json")
             return await self._forward(incoming, api, what, routing)
         except Refused as error:
-            of_query = incoming.scope["path"].removeprefix("/q/").partition("/")[0]
-            self._queries.refuse(incoming.headers.get(HEADER, of_query), error)
+            in_path = _KEY.match(incoming.scope["path"])  # also where there is nothing
+            key = in_path["key"] if in_path else incoming.headers.get(HEADER, "")
+            self._queries.refuse(key, error)
             answer = refusal(api, error)
             return Response(answer.content, answer.status, answer.headers)
         except ClientDisconnect:

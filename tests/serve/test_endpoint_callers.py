@@ -7,7 +7,6 @@ import json
 import logging
 import socket
 import threading
-import time
 
 import h11
 import openai
@@ -325,10 +324,10 @@ def test_a_second_interrupt_waits_for_no_request_and_the_endpoint_starts_again(u
         wait_until(lambda: upstream.requests)
         raise KeyboardInterrupt
 
-    caller, began_s = threading.Thread(target=ask), time.monotonic()
+    caller = threading.Thread(target=ask)
     with pytest.raises(KeyboardInterrupt), endpoint.shared():
         interrupt()
-    assert time.monotonic() - began_s < 10
+    assert caller.is_alive()  # its request would have been waited for until its timeout
     assert not endpoint.is_started
     answers.set()
     caller.join()
