@@ -106,13 +106,10 @@ def _read_csv(
     header_bytes: int,
 ) -> pl.DataFrame:
     """All cells as text: a column of numbers and `NaN` would else be one of other text."""
-    header = content.readline(header_bytes + 1)
-    if len(header) > header_bytes:
-        raise InputError(f"{path} is no table: its first line is above {header_bytes} bytes")
-    text, skipped = str(header, "utf-8-sig", "replace"), 0
+    text, skipped = _first_line(content, path, header_bytes), 0
     if _OF_EXCEL.fullmatch(text):
         content, skipped = io.BytesIO(content.read()), 1
-        text = str(content.readline(header_bytes), "utf-8", "replace")
+        text = _first_line(content, path, header_bytes)
     separator = _separator(text, keys)
     names = Counter(name for name in next(csv.reader([text], delimiter=separator), []) if name)
     if twice := [name for name, number in names.items() if number > 1]:
@@ -132,6 +129,13 @@ def _read_csv(
     others = [name for name in frame.columns if name not in keys]  # of names, a comma is a part
     used = [name for name in others if name in numbers]
     return frame.with_columns(_with_points(frame.select(used or others)))
+
+
+def _first_line(content: io.BytesIO, path: Path, most_bytes: int) -> str:
+    line = content.readline(most_bytes + 1)
+    if len(line) > most_bytes:
+        raise InputError(f"{path} is no table: its first line is above {most_bytes} bytes")
+    return str(line, "utf-8-sig", "replace")
 
 
 def _with_points(frame: pl.DataFrame) -> pl.DataFrame:

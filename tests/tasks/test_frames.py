@@ -10,7 +10,7 @@ from scope_torch.cli.record_table import write_table
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation
 from scope_torch.problem import SelectionProblem
-from scope_torch.tasks.frames import in_order
+from scope_torch.tasks.frames import in_order, read_frame
 from scope_torch.tasks.matrix import load_matrices
 from scope_torch.tasks.table import listed_configurations, load_table
 
@@ -64,6 +64,12 @@ def test_a_matrix_whose_column_names_have_commas_is_read(tmp_path, separator, co
     table = load_matrices(paths, tmp_path / "columns")
     assert (table.llms, table.queries) == ((("y", "z"),), ("q 1",))
     assert table.cost_usd.tolist() == [[0.1], [0.2]]
+
+
+def test_the_first_line_is_limited_behind_that_of_excel_too(tmp_path):
+    (tmp_path / "runs").write_text("sep=;\n" + ";".join(f"c{i}" for i in range(9)) + "\n")
+    with pytest.raises(InputError, match="first line is above 20 bytes"):
+        read_frame(tmp_path / "runs", [], header_bytes=20)
 
 
 def test_a_point_in_a_column_that_nobody_reads_is_none_of_a_number(tmp_path):
