@@ -28,7 +28,7 @@ from scope_torch.runs.older import (
     Source,
     Taken,
     Theta,
-    settings_of,
+    settings_named,
 )
 from scope_torch.runs.opening import graded_otherwise
 from scope_torch.runs.regrading import REGRADED, Grades
@@ -107,7 +107,7 @@ def refuse_missing(paths: Sequence[Path | str], folder: Path) -> None:
     refuse_itself(paths, folder)
     if not (folder / KNOWN).exists():
         for path in paths:
-            settings_of(path_of("continue_from", path))
+            settings_named(path_of("continue_from", path))
 
 
 def refuse_others(paths: Sequence[Path | str], folder: Path) -> None:

@@ -109,12 +109,11 @@ class Reader:
     def read(self, paths: Sequence[Path]) -> Taken:
         """What the runs observed, the oldest first."""
         taken: list[Observation] = []
-        settings = [settings_of(path) for path in paths]
+        settings = [settings_named(path) for path in paths]
         pairs = zip(settings, paths, strict=True)
         anew = [graded_otherwise(one["evaluator"], self._evaluator, path) for one, path in pairs]
         self._mixes_grades = any(anew)
-        runs = zip(paths, settings, anew, strict=True)
-        sources = [self._read_run(*one, taken) for one in runs]
+        sources = [self._read_run(*one, taken) for one in zip(paths, settings, anew, strict=True)]
         if self._grades is not None and (usd := self._grades.superseded_usd):
             sources[-1] = replace(sources[-1], regraded_usd=sources[-1].regraded_usd + usd)
         return Taken(_numbered(taken), sources, self._num_others, self._same_reference, self._tried)
@@ -206,8 +205,9 @@ class Reader:
         if not self._held_out:
             return path
         # The queries of a part of them, if money was short, come first among all of them.
-        files = [*sorted(path.glob(f"{HELD_OUT}*/*/queries.json"))]
-        return max((one.parent for one in files), key=_number_in, default=path / HELD_OUT)
+        files = sorted(path.glob(f"{HELD_OUT}*/*/queries.json"))
+        number = {one.parent: len(read_json(one).get("queries", ())) for one in files}
+        return max(number, key=number.__getitem__, default=path / HELD_OUT)
 
     def _journals(self, path: Path) -> dict[str, list[Observation]]:
         """By their place what a run knew, and made: before the search, and in the search."""
@@ -250,12 +250,11 @@ class Reader:
 
     def _compare(self, old: SelectionProblem, path: Path) -> None:
         """What `certificate=population` must know; see `scope_torch.search.known`."""
-        both = 1
+        new, both = self._problem, 1
         for module, names in zip(old.modules, old.llms, strict=True):
-            both *= len(set(names) & set(self._problem.llms[self._problem.modules.index(module)]))
+            both *= len(set(names) & set(new.llms[new.modules.index(module)]))
         self._num_others += old.space.size - both
-        reference = old.names(old.theta_ref) == self._problem.names(self._problem.theta_ref)
-        self._same_reference &= reference
+        self._same_reference &= old.names(old.theta_ref) == new.names(new.theta_ref)
         if (path / KNOWN).exists():
             facts = read_json(path / KNOWN)
             self._num_others += facts["num_others"]
@@ -304,20 +303,25 @@ class Reader:
         return found, ""
 
 
-def settings_of(path: Path) -> dict[str, Any]:
-    """Settings of a run; of one that ended before its search what it was about.
+def settings_named(path: Path) -> dict[str, Any]:
+    """Settings of a run that the user names.
 
     Raises:
         InputError: If the directory is not that of a run, or is a part of one.
     """
-    name = "settings.json" if (path / "settings.json").exists() else BEGUN
-    if not (path / name).exists():
-        raise InputError(
-            f"continue_from={path} is not the directory of a run: settings.json is missing"
-        )
-    settings = read_settings(path / name)
+    settings = _settings_of(path)
     if settings["optimizer"]["name"] == "measure":
         raise InputError(f"continue_from={path} is a part of a run: name the run itself")
+    return settings
+
+
+def _settings_of(path: Path) -> dict[str, Any]:
+    """Settings of a run; of one that ended before its search what it was about."""
+    file = path / ("settings.json" if (path / "settings.json").exists() else BEGUN)
+    if not file.exists():
+        missing = "is not the directory of a run: settings.json is missing"
+        raise InputError(f"continue_from={path} {missing}")
+    settings = read_settings(file)
     with contextlib.suppress(FileNotFoundError):  # of a run that has not finished
         result_of(path, settings)  # knows the hash of the settings, also in early versions
     return settings
@@ -336,17 +340,13 @@ def is_graded_otherwise(path: Path, evaluator: Evaluator) -> bool:
     Raises:
         InputError: If the directory is not that of a run.
     """
-    return graded_otherwise(settings_of(path)["evaluator"], evaluator, path)
+    return graded_otherwise(_settings_of(path)["evaluator"], evaluator, path)
 
 
 def had_reference(path: Path, problem: SelectionProblem) -> bool:
     """Whether the reference of an older run was that of a problem."""
-    old = recorded_problem(settings_of(path))
+    old = recorded_problem(_settings_of(path))
     return old.names(old.theta_ref) == problem.names(problem.theta_ref)
-
-
-def _number_in(folder: Path) -> int:
-    return len(facts_of(folder, "queries.json").get("queries", ()))
 
 
 def _told_apart(keys: Iterable[str]) -> list[tuple[str, int]]:
