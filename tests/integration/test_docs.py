@@ -56,21 +56,19 @@ def test_what_the_tutorial_prints(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_six_million_configurations_fifty_times_faster_in_little_memory():
     """Ratio within one process; a part of Theta is evaluated directly and scaled."""
-    few = ["--direct", "4", "--steps", "1"]  # nothing is said here of steps of a search
-    command = [sys.executable, "scripts/benchmark_posterior.py", "--threads", "2", *few]
-    for _ in range(3):  # other work on the machine takes its threads away from the grid
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        assert "6,436,343 configurations, 120 observed, 102 queries" in done.stdout
-        numbers = {
-            name: float(re.search(pattern, done.stdout)[1])
-            for name, pattern in {
-                "ratio": r"ratio direct / hamming grid: (\d+)",
-                "peak_gib": r"so far: ([\d.]+) GiB",
-                "error": r"largest relative difference: (\S+)",
-            }.items()
-        }
-        if numbers["ratio"] > 50:
-            break
+    # With more threads, other work on the machine makes each sum wait for the slowest of them.
+    few = ["--threads", "1", "--direct", "4", "--steps", "1"]  # nothing is said of steps here
+    command = [sys.executable, "scripts/benchmark_posterior.py", *few]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "6,436,343 configurations, 120 observed, 102 queries" in done.stdout
+    numbers = {
+        name: float(re.search(pattern, done.stdout)[1])
+        for name, pattern in {
+            "ratio": r"ratio direct / hamming grid: (\d+)",
+            "peak_gib": r"so far: ([\d.]+) GiB",
+            "error": r"largest relative difference: (\S+)",
+        }.items()
+    }
     assert numbers["ratio"] > 50
     assert numbers["peak_gib"] < 1.5
     assert numbers["error"] < 1e-9
