@@ -15,6 +15,7 @@ from scope_torch.constraints import COST, QUALITY, Constraint
 from scope_torch.errors import InputError, whole_number
 from scope_torch.observation import Observation
 from scope_torch.reference import (
+    check_cost,
     check_sample,
     checked_answers,
     counted_cost,
@@ -50,6 +51,7 @@ class SelectionProblem:
         theta_ref: The reference configuration theta_0, as codes or as names.
         reference_quality: s(theta_0), its average quality, in (0, 1]; known before the search.
         reference_cost_usd: c(theta_0), its average cost of a query in USD; known before the search.
+            Above 0, or if quality is the objective, at least 0.
         epsilon: Tolerated relative loss of quality, in (0, 1); None if `constraints` has one on
             quality.
         deployment_queries: H, how many queries the system will answer with the configuration that
@@ -152,11 +154,7 @@ class SelectionProblem:
                 f"reference_quality={self.reference_quality} must lie in (0, 1]; "
                 "with a reference that is never right, the threshold would be 0"
             )
-        if not (math.isfinite(self.reference_cost_usd) and self.reference_cost_usd > 0):
-            raise InputError(
-                f"reference_cost_usd={self.reference_cost_usd} must be a positive number of USD; "
-                "nothing is cheaper than a free reference"
-            )
+        check_cost(self.reference_cost_usd, may_be_free=self.objective == "quality")
         H = self.deployment_queries
         if H is not None and not (math.isfinite(H) and H > 0):
             raise InputError(

@@ -14,6 +14,27 @@ REFERENCE_DELTA = 0.025  # that theta_0 is better than its sample bounds: half o
 _ROUNDING = 1e-6  # relative; of the reference's averages
 _TEXT_ROUNDING = 1e-11  # relative; of a bound, whose text has 12 digits
 
+FREE_REFERENCE = (
+    "nothing is cheaper than a free reference: take one that costs something, count something else "
+    "in the place of USD, such as seconds, or let select find the best quality: objective='quality'"
+)
+
+
+def check_cost(usd: float, *, may_be_free: bool) -> None:
+    """Refuses what can be no average cost of theta_0.
+
+    Args:
+        usd: c(theta_0) in USD.
+        may_be_free: Whether it may cost nothing, as where cost is not what is minimised.
+
+    Raises:
+        InputError: If it can be none.
+    """
+    if not (0 <= usd < math.inf and (usd > 0 or may_be_free)):
+        least = "number of USD, at least 0" if may_be_free else "positive number of USD"
+        why = f"; {FREE_REFERENCE}" if usd == 0 else ""
+        raise InputError(f"reference_cost_usd={usd} must be a {least}{why}")
+
 
 def checked_answers(
     answers: Sequence[tuple[float, float]], num_queries: int, said: Mapping[str, float]

@@ -22,6 +22,7 @@ def repriced(
     The cost of a module changes like the cost of its tokens; cached tokens keep their share of it,
     so their price must have changed like that of the others, unless the cost shows that none was
     cached, or they cost today what the others do. So must prices of audio and of writing a cache.
+    Of an LLM whose tokens cost nothing then, the cost never shows that.
     A module whose LLM costs what it did keeps its cost to the last digit. One that costs the
     seconds of a machine, `usd_per_s`, changes with their price.
 
@@ -77,7 +78,7 @@ def _repriced(
         return usd if is_same else usd * per_s / per_s_then if per_s_then else "no_seconds"
     today = _cost(tokens, new)
     before = 0.0 if old is None else _cost(tokens, old)  # 0, too, if it was paid by seconds
-    if old is None or before <= 0:
+    if old is None or not any(tokens):
         return usd if is_same else today
     then, now = _shares(old), _shares(new)
     if "others" not in old:  # which an early version did not say
@@ -88,7 +89,9 @@ def _repriced(
         shows_some = then[_CACHED] < 1 and usd < before
         are_equal = all(share == 1 for share in now.values())
         return today if are_equal and shows_some else "no_cached_tokens"
-    return usd if is_same else usd * today / before
+    if is_same or before <= 0:
+        return usd if is_same else today
+    return usd * today / before
 
 
 def _shares(price: Mapping[str, Any]) -> dict[str, float]:

@@ -268,7 +268,7 @@ class InFlight(SCOPE, Pipelined):
         """After the last answer of a candidate."""
         self._open.remove(one)
         self._is_stuck = None
-        self._ends = self._ends or self.rules.ended(one.turn)
+        self._ends = self._ends or self.rules.ended(one.turn, self._theta_out)
         self.belief.posterior.update()
         self.rules.updated(one.turn, self._theta_out)
 

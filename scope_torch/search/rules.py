@@ -271,10 +271,11 @@ class Rules:
         if self.stopping.skips:
             self.stopping.replaced(lower_c())
 
-    def ended(self, turn: Turn) -> str | None:
+    def ended(self, turn: Turn, theta_out: Theta) -> str | None:
         """After its last query."""
         turn.trial.end()
-        if turn.is_repeat and self.stopping.is_free(turn.theta):
+        is_free = turn.is_repeat and self.stopping.is_free(turn.theta)
+        if is_free or (turn.theta == theta_out and self.stopping.is_least(theta_out)):
             return FREE_CANDIDATE
         return _first(rule.ended(turn) for rule in self._own)
 

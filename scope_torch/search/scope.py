@@ -121,7 +121,7 @@ class SCOPE(SequentialOptimizer):
         if reason := self.rules.begun(turn, minima):
             return reason
         yield from self._evaluate(turn)
-        if reason := self.rules.ended(turn):
+        if reason := self.rules.ended(turn, self._theta_out):
             return reason
         yield
         self.belief.posterior.update()

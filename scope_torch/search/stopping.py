@@ -7,7 +7,8 @@ Four rules beyond alg:scope-main, all off with `gap_tolerance=None` but that of 
 - **Gap.** u_out - min{L_c : L_g <= 0} bounds c(theta_out) - c(theta_star) while the bounds hold.
   The search stops once the gap is small enough.
 - **Free candidates.** A candidate that costs nothing and is observed on every query could be
-  chosen again for ever, because no budget ends that.
+  chosen again for ever, because no budget ends that. If it is theta_out, nothing costs less: the
+  bounds on its cost stay above 0, so they would let all others be tried that are free.
 - **Own answers.** U_c is the model's. Where most costs are 0 and few are large, it can be far too
   low after some answers. So theta_cand is theta_out only while its own answers cost less than
   theta_0's on the same queries.
@@ -125,6 +126,11 @@ class Stopping:
     def is_free(self, theta: tuple[int, ...]) -> bool:
         """Whether no observation of `theta` has cost anything so far."""
         return theta not in self._charged
+
+    def is_least(self, theta: tuple[int, ...]) -> bool:
+        """Whether `theta` has answered all queries for nothing, so that no other costs less."""
+        knows = self._reference_usd is not None and self._own[theta].num_left == 0
+        return knows and self.is_free(theta)
 
     def is_dearer(self, theta: tuple[int, ...]) -> bool:
         """Whether the answers of `theta` have cost no less than theta_0's on the same queries."""

@@ -16,6 +16,7 @@ from scope_torch.errors import InputError
 from scope_torch.files import is_path
 from scope_torch.llm.price_list import PriceList
 from scope_torch.problem import SelectionProblem
+from scope_torch.reference import FREE_REFERENCE
 from scope_torch.runs.callbacks import Callback
 from scope_torch.search.optimizer import Optimizer
 
@@ -142,6 +143,19 @@ def checked_size(name: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, SupportsIndex) or isinstance(value, bool) or int(value) < least:
         raise InputError(f"{name}={value!r} must be a whole number, and at least {least}")
     return int(value)
+
+
+def refuse_free_reference(prices: PriceList, problem: SelectionProblem) -> None:
+    """Refuses a reference that costs nothing before it answers everything for that.
+
+    Raises:
+        InputError: If none of its LLMs has a price above 0, and something cheaper is looked for.
+    """
+    names = problem.names(problem.theta_ref)
+    listed = [vars(llm) for name in names.values() if (llm := prices.listed(name)) is not None]
+    usd = [price for llm in listed for key, price in llm.items() if "usd" in key]
+    if problem.objective == "cost" and len(listed) == len(names) and not any(usd):
+        raise InputError(f"reference={names}: its LLMs cost nothing, and {FREE_REFERENCE}")
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> None:

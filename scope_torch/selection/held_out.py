@@ -116,7 +116,8 @@ def _both(
 
         for at, (theta, pairs) in enumerate(zip(usd_of, missing, strict=True)):
             rest = math.fsum(expected[at:])
-            share_usd = left_usd * (expected[at] / rest if rest else 1.0)
+            # Who is expected to be free takes nothing from the others.
+            share_usd = left_usd * (expected[at] / rest if expected[at] else 1.0)
             answers = measure(
                 evaluator,
                 pairs,

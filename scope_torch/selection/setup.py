@@ -31,6 +31,7 @@ from scope_torch.selection.checks import (
     checked_size,
     checked_whole,
     in_order,
+    refuse_free_reference,
 )
 from scope_torch.selection.sampling import sample_of, split
 from scope_torch.space import check_seed
@@ -211,6 +212,8 @@ def set_up(given: Arguments) -> Setup:
     every = [llm for names in llms.values() for llm in names]
     if is_priced:
         prices.check(every)
+        if logged is None:
+            refuse_free_reference(prices, problem)
     if given.endpoint is not None:
         for llm in every:
             check_factors(llm, prices.listed(llm))

@@ -192,13 +192,13 @@ def _of_reference(
 ) -> str:
     """What was measured of theta_0, and what the rest of the budget can buy."""
     low, high = mean_interval([answer.quality for answer in answers])
-    number, Q = len(answers), problem.num_queries
+    number, Q, each_usd = len(answers), problem.num_queries, problem.reference_cost_usd
     some = "" if number == Q else f"{number} of {Q} queries; "
+    runs = f", as much as {left_usd / each_usd:,.0f} runs of it" if each_usd else ""
     return (
         f"reference: quality {problem.reference_quality:.3g} ({some}on queries like these "
-        f"{low:.2g} to {high:.2g}), {problem.reference_cost_usd:.3g} USD a query; {left_usd:.3g} "
-        "USD are left for the search, as much as "
-        f"{left_usd / problem.reference_cost_usd:,.0f} runs of it"
+        f"{low:.2g} to {high:.2g}), {each_usd:.3g} USD a query; {left_usd:.3g} USD are left for "
+        f"the search{runs}"
     )
 
 

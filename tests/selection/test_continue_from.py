@@ -449,6 +449,8 @@ def test_a_module_keeps_its_cost_to_the_last_digit_where_no_price_changed():
         ((10, None), (10, 1.0), 10.0, "no_cached_tokens"),
         ((10, "uncached"), (5, "uncached"), 10.0, 5.0),
         ((10, "uncached"), (10, None), 10.0, 10.0),
+        ((0, None), (10, 1.0), 0.0, "no_cached_tokens"),  # which cost nothing then
+        ((0, 0.0), (10, None), 0.0, 10.0),
     ],
 )
 def test_answers_with_cached_tokens_cost_what_they_do_today_or_are_left_out(
