@@ -7,7 +7,7 @@
 | `not certified` | it has answered all queries, well enough or as answers vary, but never was it; |
 | | or it was given up because it promised less than a certificate needs |
 | `dropped: too poor` | its quality is below the threshold, or was in the bounds of the model |
-| `dropped: too dear` | it costs more than theta_out, or did in the bounds of the model |
+| `dropped: too dear` | it costs no less than theta_out, or did in the bounds of the model |
 | `dropped: breaks a constraint` | likewise, where there are constraints on other outcomes |
 | `not allowed` | it may not be chosen; an earlier search has observed it |
 | `dropped: its calls fail` | it uses an LLM all of whose calls failed |

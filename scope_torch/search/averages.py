@@ -64,6 +64,10 @@ class Averages:
         """Average cost in USD of the queries seen."""
         return self._cost_usd / len(self._of_query)
 
+    def usd_on(self, other: Averages) -> float:
+        """Sum of its costs, in USD, of the queries that another has answered; it has, too."""
+        return math.fsum(self._of_query[query][1] for query in other._of_query)
+
     @property
     def quality(self) -> float:
         """Average quality of the queries seen."""

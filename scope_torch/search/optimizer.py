@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from scope_torch.errors import InputError
 from scope_torch.observation import Observation, Request
 from scope_torch.problem import SelectionProblem
+from scope_torch.search.stopping import NEARLY
 
 Basis = Literal["certified", "accepted (tuned)", "observed", "estimated", "reference"]
 Observing = Generator[Sequence[Request], Sequence[Observation], Sequence[Observation]]
@@ -82,6 +83,8 @@ class TraceRow:
     def excluded(self) -> Literal["quality", "cost"] | None:
         """What the bounds exclude: that the candidate is feasible, or that it beats theta_out.
 
+        To save less than 0.01% is not to beat it.
+
         None: neither of both. It may be given up all the same: it promises less than a certificate
         needs, or an LLM of it was dropped.
         """
@@ -89,7 +92,7 @@ class TraceRow:
             return "quality"
         if self.lower_c_usd is None or self.u_out_usd is None:
             return None
-        return "cost" if self.lower_c_usd > self.u_out_usd else None
+        return "cost" if self.lower_c_usd > NEARLY * self.u_out_usd else None
 
 
 def asked(requests: Sequence[Request]) -> Observing:

@@ -137,6 +137,7 @@ class Rules:
         self.ends_certified = self._query_pool is not None
         self._own = list(own)
         self._refuted: set[Theta] = set()
+        self._tied: dict[Theta, float] = {}  # their L_c in USD
         self._asked = math.inf, 0  # u_out and theta_out of the last minima
         self._turns = 0
 
@@ -245,6 +246,16 @@ class Rules:
         requests = self._verification.requests(order, self._holes.left)
         return requests or ([] if reason == _UNTRIED else None)
 
+    def is_hopeless(self, turn: Turn, u_out: float, theta_out: Theta) -> bool:
+        """Whether theta_cand is infeasible in its bounds, or not cheaper than theta_out."""
+        beta, candidate = turn.beta(), turn.candidate
+        if candidate.lower_g(beta) > -turn.margin or (lower_c := candidate.lower_c(beta)) > u_out:
+            return True
+        if self._vary or not self.stopping.is_tied(turn.theta, theta_out, lower_c, u_out):
+            return False
+        self._tied[turn.theta] = lower_c
+        return True
+
     def is_dropped(self, theta: Theta) -> bool:
         """Whether it uses an LLM whose calls keep failing."""
         return self._holes.is_dropped(theta)
@@ -262,9 +273,12 @@ class Rules:
         """Whether its own answers say that theta_0 or theta_out is no dearer."""
         if self.stopping.is_dearer(theta):
             return True
-        # The theorem's answers have noise, so their averages are not known.
-        vary = self.known.answers_vary or self._belief.bounds.mode == "theory"
-        return not vary and self.stopping.is_beaten(theta, theta_out)
+        return not self._vary and self.stopping.is_beaten(theta, theta_out)
+
+    @property
+    def _vary(self) -> bool:
+        """Whether answers vary; the theorem's have noise, so their averages are not known."""
+        return self.known.answers_vary or self._belief.bounds.mode == "theory"
 
     def replaced(self, lower_c: Callable[[], float]) -> None:
         """theta_out is replaced; `lower_c` gives its L_c in USD."""
@@ -285,6 +299,9 @@ class Rules:
         num_observed = self._belief.surrogate.num_observed(theta)
         self._holes.observed(theta, num_observed)
         if self._holes.is_all(theta, num_observed) and self.is_beaten(theta, theta_out):
+            self._holes.leave_out([theta])
+        elif theta in self._tied:
+            self.stopping.left_out(self._tied[theta])
             self._holes.leave_out([theta])
         if self.stopping.skips and self._holes.is_repeated(theta):
             self._leave_out(theta, turn.row())

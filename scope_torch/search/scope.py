@@ -151,7 +151,7 @@ class SCOPE(SequentialOptimizer):
         if is_better and not (is_out or self.rules.is_beaten(turn.theta, self._theta_out)):
             self._improve(turn, candidate.upper_c(beta))  # alg:scope-main:update
             turn.ended = self.rules.ends_certified
-        is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
+        is_hopeless = self.rules.is_hopeless(turn, self.u_out, self._theta_out)
         if is_out or (self.prune and is_hopeless):  # :break
             turn.ended = True
             self._counts["candidates_pruned"] += 1

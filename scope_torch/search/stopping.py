@@ -1,6 +1,6 @@
 """When a search has nothing left to do, and what is not worth choosing.
 
-Four rules beyond alg:scope-main, all off with `gap_tolerance=None` but that of free candidates:
+Five rules beyond alg:scope-main, all off with `gap_tolerance=None` but that of free candidates:
 
 - **Skipping.** An iteration whose candidate could not improve on theta_out (L_c > u_out) would end
   after one observation. It is skipped: minima are taken over L_c <= u_out and without theta_out.
@@ -12,6 +12,8 @@ Four rules beyond alg:scope-main, all off with `gap_tolerance=None` but that of 
 - **Own answers.** U_c is the model's. Where most costs are 0 and few are large, it can be far too
   low after some answers. So theta_cand is theta_out only while its own answers cost less than
   theta_0's on the same queries.
+- **Ties.** A candidate whose own answers cost what theta_out's do, and which saves nothing in its
+  bounds, is given up for good, but counts for the gap. Off where answers vary.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ NOTHING_FOUND = "none found that can improve on theta_out in these bounds within
 GAP_CLOSED = "optimality gap within gap_tolerance"
 NO_LONGER_PAYS = "no candidate is expected to save more than finding out costs"
 LEAST_GAIN = 1e-3  # in units of quality
+NEARLY = 1 - 1e-4  # of u_out
 _ROUNDING = 1e-12
 FREE_CANDIDATE = "the best candidate is free and observed on every query"
 
@@ -139,6 +142,31 @@ class Stopping:
         own = self._own[theta]
         number = len(self._reference_usd) - own.num_left
         return number == 0 or own.cost_usd * number >= self._theirs[theta] * (1 - _ROUNDING)
+
+    def is_tied(
+        self, theta: tuple[int, ...], theta_out: tuple[int, ...], lower_c: float, u_out: float
+    ) -> bool:
+        """Whether `theta` has cost what theta_out has, and saves nothing in its bounds.
+
+        Prices by call make such ties. L_c stays a hair below u_out up to the last query, so the
+        bounds alone never tell.
+
+        Args:
+            theta: theta_cand.
+            theta_out: Which it would replace.
+            lower_c: L_c of theta_cand in USD.
+            u_out: In USD.
+        """
+        if self._reference_usd is None or theta == theta_out or lower_c < NEARLY * u_out:
+            return False
+        own, out = self._own[theta], self._own[theta_out]
+        if theta_out == self._theta_ref:
+            usd = self._theirs.get(theta, 0.0)
+        elif out.num_left:  # its average quality is not known, so it may be given back
+            return False
+        else:
+            usd = out.usd_on(own)
+        return math.isclose(own.usd_on(own), usd, rel_tol=_ROUNDING)
 
     def is_beaten(self, theta: tuple[int, ...], theta_out: tuple[int, ...]) -> bool:
         """Whether both have answered all queries, and `theta` has cost no less than theta_out."""

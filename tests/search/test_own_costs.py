@@ -85,3 +85,56 @@ def test_costs_are_compared_on_the_queries_that_both_answered():
     assert stopping.is_dearer((0,))  # 5 against 5
     assert not stopping.is_dearer((1,))  # theta_0
     assert not Stopping(None).is_dearer((0,))  # to the letter of the paper
+
+
+def test_a_tie_is_one_on_all_queries_that_were_answered():
+    stopping = Stopping(0.0, 0.0, (1,), [1.0, 5.0])
+    stopping.record(Observation((0,), 1, cost_usd=5.0, quality=1.0))
+    assert stopping.is_tied((0,), (1,), 3.0, 3.0)  # with theta_0
+    assert not stopping.is_tied((0,), (1,), 2.9, 3.0)  # it may be cheaper
+    stopping.record(Observation((2,), 1, cost_usd=5.0, quality=1.0))
+    assert not stopping.is_tied((0,), (2,), 3.0, 3.0)  # whose average quality is not known
+    stopping.record(Observation((2,), 0, cost_usd=0.5, quality=1.0))
+    assert stopping.is_tied((0,), (2,), 3.0, 3.0)
+    assert not stopping.is_tied((2,), (2,), 3.0, 3.0)
+    stopping.record(Observation((0,), 0, cost_usd=0.6, quality=1.0))
+    assert not stopping.is_tied((0,), (2,), 3.0, 3.0)
+    assert not stopping.is_tied((0,), (1,), 3.0, 3.0)
+    assert not Stopping(None).is_tied((0,), (1,), 3.0, 3.0)  # to the letter of the paper
+
+
+PRICE = {"nano": 0.0001, "one": 0.001, "two": 0.001, "three": 0.001, "pro": 0.01}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("in_flight", [1, 8])
+@pytest.mark.parametrize("deployment_queries", [None, 1e5])
+def test_what_costs_the_same_by_call_is_not_answered_to_the_end(in_flight, deployment_queries):
+    def app(models, query):
+        luck = random.Random(f"{sorted(models.items())} {query}").random()
+        wrong = 0.7 if "nano" in models.values() else 0.03 if "pro" not in models.values() else 0
+        return float(luck >= wrong), sum(PRICE[llm] for llm in models.values())
+
+    problem = st.SelectionProblem(
+        name="prices by call",
+        modules=("a", "b"),
+        llms=(tuple(PRICE),) * 2,
+        num_queries=60,
+        theta_ref=(4, 4),
+        reference_quality=1.0,
+        reference_cost_usd=0.02,
+        reference_answers=((0.02, 1.0),) * 60,
+        epsilon=0.1,
+        deployment_queries=deployment_queries,
+    )
+    search = st.make_scope_joint(problem, base="nano", in_flight=in_flight)
+    evaluator = FunctionEvaluator(problem, app, list(range(60)), deterministic=True)
+    result = st.run(problem, search, evaluator, 3.0)
+    assert result.certified
+    assert result.cost_usd.value == pytest.approx(0.002)
+    of_ties = [o for o in result.history if not {0, 4} & {*o.theta}]
+    assert len(of_ties) < 3 * 60  # of 9 such configurations
+    told = result.table()
+    status = dict(zip(told.select("a", "b").iter_rows(), told["status"], strict=True))
+    assert "not certified" not in status.values()
+    assert result.recommendation.gap_usd < 0.002
