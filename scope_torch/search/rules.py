@@ -246,11 +246,9 @@ class Rules:
         requests = self._verification.requests(order, self._holes.left)
         return requests or ([] if reason == _UNTRIED else None)
 
-    def is_hopeless(self, turn: Turn, u_out: float, theta_out: Theta) -> bool:
-        """Whether theta_cand is infeasible in its bounds, or not cheaper than theta_out."""
-        beta, candidate = turn.beta(), turn.candidate
-        if candidate.lower_g(beta) > -turn.margin or (lower_c := candidate.lower_c(beta)) > u_out:
-            return True
+    def is_tied(self, turn: Turn, u_out: float, theta_out: Theta) -> bool:
+        """Whether theta_cand costs what theta_out does, call by call; it is noted."""
+        lower_c = turn.candidate.lower_c(turn.beta())
         if self._vary or not self.stopping.is_tied(turn.theta, theta_out, lower_c, u_out):
             return False
         self._tied[turn.theta] = lower_c

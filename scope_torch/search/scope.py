@@ -101,8 +101,7 @@ class SCOPE(SequentialOptimizer):
             if following is None:
                 reason = NOTHING_LEFT if minima.is_exact else NOTHING_FOUND
             else:
-                i = following
-                reason = yield from self._iterate(i, minima)
+                reason = yield from self._iterate(i := following, minima)
             if reason:
                 requests = self.rules.verify(reason, self._query_order)
                 if requests is None:
@@ -151,7 +150,8 @@ class SCOPE(SequentialOptimizer):
         if is_better and not (is_out or self.rules.is_beaten(turn.theta, self._theta_out)):
             self._improve(turn, candidate.upper_c(beta))  # alg:scope-main:update
             turn.ended = self.rules.ends_certified
-        is_hopeless = self.rules.is_hopeless(turn, self.u_out, self._theta_out)
+        is_hopeless = candidate.lower_g(beta) > -turn.margin or candidate.lower_c(beta) > self.u_out
+        is_hopeless = is_hopeless or self.rules.is_tied(turn, self.u_out, self._theta_out)
         if is_out or (self.prune and is_hopeless):  # :break
             turn.ended = True
             self._counts["candidates_pruned"] += 1
