@@ -34,8 +34,9 @@ def main() -> None:
         shot = Path(folder, "page.png")
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
         options += [f"--user-data-dir={folder}/profile", "--window-size=1000,1235"]
-        page = Path(folder, "report.html").as_uri()
-        subprocess.run([browser, *options, f"--screenshot={shot}", page], check=True)
+        page = Path(folder, "report.html")
+        page.write_text(page.read_text().replace(f"{Path(folder).resolve()}/", ""))
+        subprocess.run([browser, *options, f"--screenshot={shot}", page.as_uri()], check=True)
         Image.open(shot).convert("P", palette=Image.Palette.ADAPTIVE).save(FIGURE, optimize=True)
         os.chdir(ROOT)
 
