@@ -27,6 +27,9 @@ from scope_torch.tasks.dataset import Metric, Query
 
 logger = logging.getLogger(__name__)
 
+_LATER_PRICES = "cache_write_usd_per_mtok", "cache_write_1h_usd_per_mtok", "search_usd"
+_LATER_PRICES += "audio_input_usd_per_mtok", "audio_output_usd_per_mtok"  # after version 0.1.0
+
 
 class LiveEvaluator:
     """Runs a compound system on queries, many at a time, on an event loop of its own.
@@ -160,9 +163,13 @@ class LiveEvaluator:
         return self._of_system() + self._graded
 
     def earlier_fingerprints(self) -> list[str]:
-        """See `HasPast`; the first knew no metric, and of queries that are no plain data a text."""
+        """See `HasPast`; the first two, of them one of version 0.1.0, knew no metric.
+
+        Of queries that are no plain data they knew a text.
+        """
         system = self._of_system()
-        return [self._of_text(), *(system + graded for graded in self._graded_before)]
+        early = [self._of_text(), self._of_text(knows_later=False)]
+        return [*early, *(system + graded for graded in self._graded_before)]
 
     def _of_system(self) -> str:
         try:
@@ -170,16 +177,17 @@ class LiveEvaluator:
         except Unknowable:  # then no directory is opened, see `query_keys`
             return self._of_text()
 
-    def _of_text(self) -> str:
-        canonical = json.dumps(self._described(), sort_keys=True, default=str)
+    def _of_text(self, knows_later: bool = True) -> str:
+        canonical = json.dumps(self._described(knows_later), sort_keys=True, default=str)
         return f"{self.system.name}-{digest_of(canonical)}"
 
-    def _described(self) -> dict[str, Any]:
+    def _described(self, knows_later: bool = True) -> dict[str, Any]:
         """What decides its answers."""
+        llms = [[_called(llm, knows_later) for llm in of_one] for of_one in self._candidates]
         described: dict[str, Any] = {
             "system": [self.system.name, self.system.version],
             "queries": [[dict(query.fields), query.gold] for query in self.queries],
-            "llms": [[_called(llm) for llm in candidates] for candidates in self._candidates],
+            "llms": llms,
         }
         if extra_body := getattr(self.client, "extra_body", None):
             described["extra_body"] = dict(extra_body)
@@ -227,11 +235,18 @@ class LiveEvaluator:
             return self._loop
 
 
-def _called(llm: LLMInfo) -> dict[str, Any]:
-    """How an LLM is called and priced; its published speed decides nothing in a live run."""
+def _called(llm: LLMInfo, knows_later: bool) -> dict[str, Any]:
+    """How an LLM is called and priced; its published speed decides nothing in a live run.
+
+    Args:
+        llm: The LLM.
+        knows_later: Whether prices that version 0.1.0 did not know are told where there are none.
+    """
     others = {"tokens_per_s", "first_token_s", "batch_factor"}
     if llm.gpu_hour_usd is None:  # as the directories of earlier versions have it
         others |= {"gpu_hour_usd", "concurrent_calls"}
+    if not knows_later:
+        others |= {name for name in _LATER_PRICES if getattr(llm, name) is None}
     return {key: value for key, value in asdict(llm).items() if key not in others}
 
 

@@ -325,7 +325,7 @@ def test_the_fingerprint_is_of_what_is_asked_and_priced(tmp_path):
 
 
 def test_directories_of_earlier_versions_stay_those_of_the_same_run():
-    """The fingerprint is from before LLMs had a batch_factor and a gpu_hour_usd."""
+    """The fingerprints: of before LLMs had a batch_factor and a gpu_hour_usd; and of 0.1.0."""
     system, llms = entity_resolution(), ["GPT-5.2"]
     modules = [module.name for module in system.modules]
     pairs = [Query({"entity_a": {"name": "Bob"}, "entity_b": {"name": "Robert"}}, gold=1)]
@@ -333,6 +333,7 @@ def test_directories_of_earlier_versions_stay_those_of_the_same_run():
         modules, [llms] * 3, system, pairs, yes_or_no, load_llms(), client=None
     )
     assert evaluator.fingerprint().startswith("unidm_er-f12d41bbb613a8a1, ")
+    assert "unidm_er-2d9195257e9ac289" in evaluator.earlier_fingerprints()
     evaluator.close()
 
 
