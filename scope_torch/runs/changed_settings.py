@@ -21,6 +21,12 @@ _MENDED = (
 )
 _WIDTHS = "in_flight", "batch_size"
 _ONLY_DIGESTS = "allowed", "offered"
+# What it means if they are not there, as in searches of version 0.1.0.
+OF_0_1: Mapping[str, Any] = {
+    "calibration_queries": None,
+    "verify": 0,
+    "cost_scale": "least_squares",
+}
 _FLIPS = "sequence_flips", "sequence_passes", "sequence_variance"  # all from one argument
 
 
@@ -57,6 +63,7 @@ def in_words(
         name = key.rpartition(".")[2]
         if name == "in_flight":  # not there if it is 1
             before, after = before or 1, after or 1
+        before, after = (OF_0_1.get(name) if of is None else of for of in (before, after))
         if name in _WIDTHS and before == 1 and sum(one.endswith(_WIDTHS) for one in keys) > 1:
             continue  # the other one was given: one mend
         name = (_CALLED | (_CALLED_BY_SELECT if has_loss else {})).get(name, name)

@@ -24,6 +24,7 @@ from scope_torch.problem import SelectionProblem
 from scope_torch.reference import REFERENCE_DELTA
 from scope_torch.results.result import RunResult
 from scope_torch.runs.asked import left_out, silent
+from scope_torch.runs.changed_settings import OF_0_1
 from scope_torch.runs.directory import read_settings
 from scope_torch.runs.journal import lost_in
 from scope_torch.runs.runner import run
@@ -37,7 +38,6 @@ from scope_torch.tracking.progress import ProgressBar
 logger = logging.getLogger(__name__)
 
 _UNKNOWN_FLIPS = 0.1  # where nothing was asked twice, but answers are said to vary
-_OF_0_1 = {"calibration_queries": None, "verify": 0, "cost_scale": "least_squares"}
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def _as_begun(folder: Path | None) -> dict[str, Any]:
     if settings is None or not settings.exists():
         return {}
     told = read_settings(settings)["optimizer"]
-    return {name: value for name, value in _OF_0_1.items() if name not in told}
+    return {name: value for name, value in OF_0_1.items() if name not in told}
 
 
 def _call_usd(setup: Setup, before: Before) -> float:

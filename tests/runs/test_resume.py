@@ -15,6 +15,7 @@ from tables import CountingEvaluator, Crash, make_task
 
 from scope_torch.errors import InputError
 from scope_torch.evaluators.function import FunctionEvaluator
+from scope_torch.methods import make_scope_joint
 from scope_torch.observation import Observation, Request
 from scope_torch.results.result import RunResult
 from scope_torch.runs.callbacks import Callback
@@ -212,6 +213,20 @@ def test_another_problem_in_the_same_directory_is_refused_by_name(tmp_path):
     other = make_task(1, (3, 3), 6, epsilon=0.2)
     with pytest.raises(InputError, match=r"[^.]epsilon was 0\.15"):
         run(other.problem, other.scope(1), CountingEvaluator(other), BUDGET, run_dir=tmp_path)
+
+
+def test_settings_that_version_0_1_0_did_not_have_are_told_by_what_it_did(tmp_path):
+    def joint(**settings):
+        method = make_scope_joint(TASK.problem, initial_pool="random", **settings)
+        run(TASK.problem, method, CountingEvaluator(TASK), BUDGET, run_dir=tmp_path)
+
+    before = {"verify": 0, "calibration_queries": None, "cost_scale": "least_squares"}
+    joint(**before)
+    assert not before.keys() & json.loads((tmp_path / "settings.json").read_text())["optimizer"]
+    told = "calibration_queries was None, now 4; cost_scale was 'least_squares', now 'regression'"
+    with pytest.raises(InputError, match=f"{told}; verify was 0, now 1. Restore them"):
+        joint()
+    joint(**before)
 
 
 def test_a_journal_cut_short_costs_one_observation(tmp_path, caplog):
