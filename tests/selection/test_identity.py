@@ -100,13 +100,13 @@ def test_a_search_that_an_earlier_version_began_goes_on_as_it_began(tmp_path, mo
         return app(models, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "_as_begun", lambda _: dict(steps._OF_0_1))
+        patch.setattr(steps, "_as_begun", lambda _: dict(steps.OF_0_1))
         whole = select(App())
         with contextlib.suppress(KeyboardInterrupt):
             select(stopped, run_dir=folder)
     content = json.loads((folder / "settings.json").read_text())
     del content["hash"]
-    for name in steps._OF_0_1:
+    for name in steps.OF_0_1:
         content["optimizer"].pop(name, None)
     (folder / "settings.json").write_text(json.dumps(content))
     if (folder / "result.json").exists():
